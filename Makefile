@@ -1,0 +1,30 @@
+# `make run` and `make test` do all their own set-up; `make setup` alone does nothing when .venv is up to date.
+PYTHON ?= python3.11
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: setup run test
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,test]'
+	touch $@
+
+# The main job: a set by seed, a real model through two engines, their answers side by side. Started again it goes on.
+RUN := runs/demo
+SIZES := --budget 256 --budget 512 --budget 1024 --budget 2048 --budget 4096
+run: setup
+	@mkdir -p $(RUN)
+	@test -f $(RUN)/set.jsonl || $(BIN)/recall generate --seed 1 $(SIZES) --context 4096 \
+	    --depth 0.1 --depth 0.5 --depth 0.9 --format completion -o $(RUN)/set.jsonl
+	$(BIN)/recall score $(RUN)/set.jsonl --engine ring --model demo -o $(RUN)/ring.jsonl
+	$(BIN)/recall score $(RUN)/set.jsonl --engine hf --model demo -o $(RUN)/hf.jsonl --reference $(RUN)/ring.jsonl
+	$(BIN)/recall compare $(RUN)/ring.jsonl $(RUN)/hf.jsonl
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
