@@ -1,0 +1,119 @@
+"""The prompt row: everything one prompt is, as a line of JSONL that can be made again from its own fields."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from generators.errors import GeneratorError
+from generators.records import STOP, TEMPLATE_NAME, TEMPLATE_VERSION, Format, draws
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class TokenizerName(_Strict):
+    """Which tokenizer counted a prompt: its name, and a fingerprint of its vocabulary."""
+
+    name: str
+    fingerprint: str
+
+
+class TemplateName(_Strict):
+    """Which wording a prompt has."""
+
+    name: str = TEMPLATE_NAME
+    version: int = TEMPLATE_VERSION
+
+
+class Prompt(_Strict):
+    """One prompt. In a manifest `text` is left out: the other fields make it again."""
+
+    id: str = Field(min_length=1, description="names the prompt in result rows; unique in its set")
+    seed: int = Field(description="of the source of the codes")
+    order: int = Field(ge=1, description="its place among the prompts of its context, from 1")
+    context: int = Field(ge=1, description="tokens that the engine is to hold: the prompt and its answer")
+    budget: int | None = Field(ge=1, description="tokens for the prompt and `answer_room`; null: least possible")
+    answer_room: int = Field(ge=0, description="tokens of the budget that are kept free for the answer")
+    depth: float | None = Field(ge=0, le=1, description="of the asked record; null when it was named by number")
+    format: Format
+    records: int = Field(ge=1, description="how many records it holds")
+    record: int = Field(ge=1, description="number of the asked record, from 1")
+    code: str = Field(pattern=r"^\d{6}$", description="of the asked record")
+    first_draw: int = Field(ge=0, description="draws of the seed that went to prompts before this one")
+    prompt_tokens: int = Field(ge=1)
+    tokenizer: TokenizerName
+    template: TemplateName
+    sha256: Sha256 = Field(description="of the ids, as little-endian 32-bit integers")
+    text: str | None = Field(default=None, description="complete: BOS mark and turn markers are in it")
+
+    @property
+    def stop(self) -> str | None:
+        """The text that ends an answer to this prompt, beside the model's own end tokens."""
+        return STOP[self.format]
+
+    def codes(self) -> list[str]:
+        """Return the codes of all its records, in their order, drawn again from the seed."""
+        return list(islice(draws(self.seed), self.first_draw, self.first_draw + self.records))
+
+    def manifest_line(self) -> "Prompt":
+        """Return this prompt without its text."""
+        return self.model_copy(update={"text": None})
+
+
+def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
+    """Write prompts as JSONL (UTF-8, one a line) and return how many; the file appears only when complete."""
+    part = path.with_name(path.name + ".part")
+    count = 0
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as lines:
+            for prompt in prompts:
+                lines.write(prompt.model_dump_json(exclude={"text"} if prompt.text is None else None) + "\n")
+                count += 1
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Read a prompt set or a manifest.
+
+    Raises:
+        GeneratorError: naming the file and the line, for a line that is no prompt row or an id that came before.
+    """
+    prompts: dict[str, Prompt] = {}
+    for number, line in _lines(path):
+        try:
+            prompt = Prompt.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the line"
+            raise GeneratorError(
+                f"{path}, line {number}: not a prompt row ({place}: {first['msg']}); make the set again with "
+                "`recall generate`"
+            ) from error
+        if prompt.id in prompts:
+            raise GeneratorError(f"{path}, line {number}: id {prompt.id!r} came before; each prompt needs its own")
+        prompts[prompt.id] = prompt
+    if not prompts:
+        raise GeneratorError(f"{path}: holds no prompts; make a set with `recall generate`")
+    return list(prompts.values())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise GeneratorError(
+            f"{path}: cannot be read ({error.strerror}); give a file made by `recall generate`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise GeneratorError(f"{path}: is not UTF-8 text; give a file made by `recall generate`") from error
+    # Not `splitlines`: a prompt's text may hold line separators other than the one that ends a row.
+    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())

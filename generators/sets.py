@@ -1,0 +1,186 @@
+"""Prompt sets: which prompts a seed makes, the published laptop set among them.
+
+Prompts of one seed share their records from the start on, whatever their budgets. A set with one source for
+all its prompts draws on instead: each prompt of a context takes up the source where the one before left it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from generators.errors import GeneratorError
+from generators.fitting import most_records
+from generators.prompts import Prompt, TemplateName, TokenizerName
+from generators.records import Format, asked_record, draws, question, record_line
+from generators.tokens import PromptTokenizer, sha256_of_ids
+
+ANSWER_ROOM = 64
+PRESETS = ("laptop",)
+
+
+@dataclass(frozen=True)
+class PromptSpec:
+    """What is asked of one prompt, before its records are drawn and counted.
+
+    Exactly one of `depth` and `record` is given. `budget` None asks for the least a prompt can hold: one record.
+    """
+
+    id: str
+    seed: int
+    order: int
+    context: int
+    budget: int | None
+    answer_room: int
+    depth: float | None = None
+    record: int | None = None
+
+
+def laptop_specs(form: Format) -> list[PromptSpec]:
+    """Return the published laptop run's five prompts: seed 1234, depth 0.25, budgets of the prompt alone.
+
+    Source: the run's table in the article, and the draws recovered from it. 131008 is 131072 less 64 new tokens.
+    """
+    budgets = {33_024: (None, 4096, 32_768), 131_328: (32_768, 131_008)}
+    name = "laptop" if form == "chat" else f"laptop-{form}"
+    return [
+        PromptSpec(f"{name}-{context}-{order}", 1234, order, context, budget, answer_room=0, depth=0.25)
+        for context, of_context in budgets.items()
+        for order, budget in enumerate(of_context, 1)
+    ]
+
+
+def seeded_specs(
+    form: Format,
+    *,
+    seed: int,
+    budgets: Sequence[int],
+    contexts: Sequence[int],
+    depths: Sequence[float] = (),
+    records: Sequence[int] = (),
+    count: int = 1,
+    answer_room: int = ANSWER_ROOM,
+) -> list[PromptSpec]:
+    """Return every context x budget x asked record, for `count` seeds from `seed` on.
+
+    Args:
+        form: chat or completion.
+        seed: of the first prompt; the k-th prompt of a cell has seed + k - 1.
+        budgets: tokens, BOS, template and room for the answer included.
+        contexts: tokens an engine is to hold; none: the largest budget, up to a whole number of 256.
+        depths: asked records as shares of the way in, 0 to 1.
+        records: asked records by number, from 1.
+        count: how many seeds.
+        answer_room: tokens of every budget that are kept free for the answer.
+
+    Raises:
+        GeneratorError: for a value out of its range, a repeated one, or a budget larger than a context.
+    """
+    contexts = contexts or [-(-max(budgets, default=0) // 256) * 256]
+    _check_values(budgets, contexts, depths, records, count)
+    asked: list[tuple[float | None, int | None, str]] = [(depth, None, f"d{depth}") for depth in depths]
+    asked += [(None, record, f"r{record}") for record in records]
+    specs = []
+    for context in contexts:
+        cells = product(budgets, asked, range(seed, seed + count))
+        for order, (budget, (depth, record, label), number) in enumerate(cells, 1):
+            name = f"{form}-s{number}-c{context}-b{budget}-{label}"
+            specs.append(PromptSpec(name, number, order, context, budget, answer_room, depth, record))
+    if len({spec.id for spec in specs}) != len(specs):
+        raise GeneratorError("a --context, --budget, --depth or --record is given twice: give each value once")
+    return specs
+
+
+def _check_values(
+    budgets: Sequence[int], contexts: Sequence[int], depths: Sequence[float], records: Sequence[int], count: int
+) -> None:
+    if not budgets:
+        raise GeneratorError("no --budget given: say how many tokens a prompt may have, for example --budget 4096")
+    if count < 1:
+        raise GeneratorError(f"--count {count}: give 1 or more")
+    for depth in depths:
+        if not 0 <= depth <= 1:
+            raise GeneratorError(f"--depth {depth}: give a share of the way in, from 0 to 1")
+    for record in records:
+        if record < 1:
+            raise GeneratorError(f"--record {record}: records are numbered from 1")
+    if max(budgets) > min(contexts):
+        raise GeneratorError(
+            f"--budget {max(budgets)} does not fit into --context {min(contexts)}: give a smaller or larger one"
+        )
+
+
+def make_prompts(
+    specs: Iterable[PromptSpec], tokenizer: PromptTokenizer, form: Format, *, one_source: bool = False
+) -> Iterator[Prompt]:
+    """Yield the prompt of each spec, counted on its final ids: never over its budget, and one more record would be.
+
+    Args:
+        specs: what is asked of each prompt.
+        tokenizer: counts the tokens.
+        form: chat or completion.
+        one_source: draw the codes of a context's prompts from one source, in order. A record that did not fit
+            any more has taken its draw.
+
+    Raises:
+        GeneratorError: when a budget holds no record, or the asked record lies behind the last one that fits.
+    """
+    drawn: dict[int, int] = {}  # by context: the draws taken by its prompts so far
+    for spec in specs:
+        prompt = _make_prompt(spec, tokenizer, form, drawn.get(spec.context, 0))
+        if one_source:
+            drawn[spec.context] = prompt.first_draw + prompt.records + (spec.budget is not None)
+        yield prompt
+
+
+def _make_prompt(spec: PromptSpec, tokenizer: PromptTokenizer, form: Format, first_draw: int) -> Prompt:
+    source = draws(spec.seed)
+    for _ in range(first_draw):
+        next(source)
+    codes: list[str] = []
+    lines: list[str] = []
+
+    @lru_cache(maxsize=2)  # the last two tried: the number that fits and the one above it
+    def build(records: int) -> tuple[str, list[int]]:
+        while len(lines) < records:
+            codes.append(next(source))
+            lines.append(record_line(len(lines) + 1, codes[-1]))
+        asked = spec.record or asked_record(records, spec.depth or 0.0)
+        message = "".join(lines[:records]) + question(asked, form)
+        text = tokenizer.complete(message, form)
+        return text, tokenizer.encode(text)
+
+    records = 1
+    if spec.budget is not None:
+        records = most_records(lambda number: len(build(number)[1]), spec.budget - spec.answer_room)
+    if records == 0:
+        raise GeneratorError(
+            f"--budget {spec.budget} is too small for one record: tokenizer {tokenizer.name!r} needs "
+            f"{len(build(1)[1])} tokens for the smallest prompt and {spec.answer_room} are kept for the answer"
+        )
+    asked = spec.record or asked_record(records, spec.depth or 0.0)
+    if asked > records:
+        raise GeneratorError(
+            f"--record {asked}: a prompt of --budget {spec.budget} holds {records} records; give a smaller number"
+        )
+    text, ids = build(records)
+    tokenizer.check_bos(ids)
+    return Prompt(
+        id=spec.id,
+        seed=spec.seed,
+        order=spec.order,
+        context=spec.context,
+        budget=spec.budget,
+        answer_room=spec.answer_room,
+        depth=spec.depth,
+        format=form,
+        records=records,
+        record=asked,
+        code=codes[asked - 1],
+        first_draw=first_draw,
+        prompt_tokens=len(ids),
+        tokenizer=TokenizerName(name=tokenizer.name, fingerprint=tokenizer.fingerprint),
+        template=TemplateName(),
+        sha256=sha256_of_ids(ids),
+        text=text,
+    )
