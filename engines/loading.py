@@ -1,0 +1,107 @@
+"""Loads a model and its tokenizer with transformers, and knows how its answers end. Shared by `ring` and `hf`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from engines.errors import EngineError
+from engines.protocol import EngineInfo, EngineOptions, Request
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def load_config(options: EngineOptions) -> Any:
+    """Return the configuration of the text model, without loading weights."""
+    try:
+        config: Any = transformers.AutoConfig.from_pretrained(str(options.model))
+    except (OSError, ValueError, KeyError) as error:
+        raise _cannot_load(options, error) from error
+    return config.get_text_config()
+
+
+class LoadedModel:
+    """A causal language model in evaluation mode, on its device, with its tokenizer and end tokens."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        """Load `options.model`.
+
+        Raises:
+            EngineError: when transformers cannot load it, or the device is not there.
+        """
+        self._check_device(options.device)
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        # Its bars would be drawn into ours.
+        transformers.utils.logging.disable_progress_bar()
+        try:
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(options.model))
+            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                str(options.model), dtype=_DTYPES[options.dtype], attn_implementation="sdpa"
+            )
+        except (OSError, ValueError, KeyError) as error:
+            raise _cannot_load(options, error) from error
+        self.model.to(options.device).eval()
+        self.device = torch.device(options.device)
+        self.end_ids = self._read_end_ids()
+        self._options = options
+
+    def info(self, engine: str) -> EngineInfo:
+        """Say what answers under the name `engine`."""
+        return EngineInfo(
+            engine=engine,
+            model=self._options.model_name,
+            dtype=self._options.dtype,
+            device=self._options.device,
+            versions={"torch": torch.__version__, "transformers": transformers.__version__},
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a complete text; nothing is added to it."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of a reply, special tokens left out."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def ends(self, reply: Sequence[int], stop: str | None) -> bool:
+        """Return whether a reply is over: its last id is an end token, or its text holds `stop`."""
+        return reply[-1] in self.end_ids or (stop is not None and stop in self.decode(reply))
+
+    def _read_end_ids(self) -> frozenset[int]:
+        ends = self.model.generation_config.eos_token_id
+        ends = ends if isinstance(ends, list) else [ends]
+        return frozenset(end for end in [*ends, self.tokenizer.eos_token_id] if end is not None)
+
+    @staticmethod
+    def _check_device(device: str) -> None:
+        try:
+            kind = torch.device(device).type
+        except RuntimeError as error:
+            raise EngineError(f"--device {device!r} is no device: give cpu or cuda") from error
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise EngineError(f"--device {device}: this PyTorch sees no CUDA device; give --device cpu")
+        if kind not in ("cpu", "cuda"):
+            raise EngineError(f"--device {device!r} is not supported: give cpu or cuda")
+
+
+def check_fits(request: Request) -> None:
+    """Raise `EngineError` when prompt and answer do not fit into the context together."""
+    if len(request.ids) + request.max_new > request.context:
+        raise EngineError(
+            f"prompt {request.prompt_id!r} has {len(request.ids)} tokens and its answer up to {request.max_new}: "
+            f"they do not fit into a context of {request.context}; give a larger --context or a smaller --max-new"
+        )
+
+
+def _cannot_load(options: EngineOptions, error: Exception) -> EngineError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    where = "" if Path(options.model).exists() else ", which is no local folder"
+    return EngineError(
+        f"--model {options.model_name!r}{where}: transformers cannot load it ({lines[0]}); give `demo`, a folder "
+        "with config.json, tokenizer.json and safetensors, or a hub name"
+    )
