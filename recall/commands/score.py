@@ -1,0 +1,124 @@
+"""`recall score`: puts a prompt set to an engine and writes a row for each answer."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from generators import Prompt
+
+
+class NumberFormat(StrEnum):
+    """What weights and cache are computed in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+def score(
+    prompts: Annotated[Path, typer.Argument(help="A prompt set made by 'recall generate'.", metavar="SET")],
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="'ring': fixed 256-token pieces, ring cache. 'hf': transformers' generate. 'recorded': answers of a "
+            "results file. 'oracle', 'first-record': no model, for checks."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The JSONL file of rows; a stopped run goes on in it.")
+    ],
+    model: Annotated[
+        str, typer.Option(help="'demo', a local folder or a hub name; for 'recorded' a results file or published run.")
+    ] = "demo",
+    context: Annotated[
+        int | None,
+        typer.Option(help="Tokens the engine holds, prompt and answer.", show_default="each prompt's own", min=1),
+    ] = None,
+    max_new: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of an answer.", show_default="the set's room for the answer, or 64", min=1),
+    ] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option(help="A results file or published run to agree with ('laptop'). Repeatable.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Only these prompts: ids or prompt sizes in tokens, with commas between.")
+    ] = None,
+    dtype: Annotated[NumberFormat, typer.Option(help="Of weights and cache.")] = NumberFormat.FP32,
+    device: Annotated[str, typer.Option(help="'cpu', 'cuda' or 'cuda:N'.")] = "cpu",
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads.", show_default="PyTorch's own number", min=1)
+    ] = None,
+) -> None:
+    """Put every prompt of a set to an engine and judge its answers, one row a prompt.
+
+    Each row is written as soon as it is done. Started again with the same options, a run that was stopped goes on
+    where it was.
+
+    Example: recall score set.jsonl --engine ring --model demo -o ring.jsonl
+    """
+    from engines import EngineOptions, open_engine
+    from generators import read_prompts
+    from recall import demo, published
+    from recall.progress import ScoreProgress
+    from recall.results import appending, read_results, set_aside_torn_line
+    from recall.resume import still_to_do
+    from recall.scoring import Run
+    from recall.scoring import score as run_prompts
+
+    chosen = _choose(read_prompts(prompts), only)
+    references = {Path(name).stem: published.results_file(name) for name in reference or []}
+    run = Run(
+        max_new=max_new,
+        context=context,
+        references={name: {row.prompt_id: row for row in read_results(file)} for name, file in references.items()},
+    )
+    run.check(chosen)
+    torn = set_aside_torn_line(output)
+    if torn:
+        typer.echo(f"{output}: its last line was cut off in writing; it is set aside in {torn}", err=True)
+
+    source = published.results_file(model) if engine == "recorded" else demo.resolve(model, _say)
+    opened = open_engine(
+        engine,
+        EngineOptions(source, Path(model).stem if engine == "recorded" else _name(model), dtype.value, device, threads),
+    )
+    done = read_results(output) if output.exists() else []
+    left = still_to_do(chosen, done, opened.info, run, output)
+    errors = sum(row.status == "error" for row in done)
+    with appending(output) as rows, ScoreProgress(chosen, left) as progress:
+        for row in run_prompts(opened, left, run, progress):
+            rows.write(row)
+            errors += row.status == "error"
+    everything = read_results(output)
+    typer.echo(f"{output}: {len(everything)} rows, {sum(row.found for row in everything)} found", err=True)
+    if errors:
+        raise typer.Exit(3)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _name(model: str) -> str:
+    """Return what rows call a model: a folder by its own name, so that no path of this machine gets into them."""
+    return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _choose(prompts: "list[Prompt]", only: str | None) -> "list[Prompt]":
+    from recall.errors import RecallError
+
+    if only is None:
+        return prompts
+    chosen = []
+    for wanted in filter(None, (part.strip() for part in only.split(","))):
+        matches = [prompt for prompt in prompts if wanted in (prompt.id, str(prompt.prompt_tokens))]
+        if not matches:
+            sizes = ", ".join(str(size) for size in sorted({prompt.prompt_tokens for prompt in prompts}))
+            raise RecallError(f"--only {wanted}: the set has no prompt of that id or size; its sizes are {sizes}")
+        chosen += matches
+    if not chosen:
+        raise RecallError("--only names no prompts: give ids or sizes with commas between, or leave it out")
+    return [prompt for prompt in prompts if prompt in chosen]

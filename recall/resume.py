@@ -1,0 +1,53 @@
+"""Decides what a started-again run has still to do, and refuses to mix rows that were made with other settings."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from engines import EngineInfo
+from generators import Prompt
+from recall.errors import RecallError
+from recall.results import ResultRow
+from recall.scoring import Run
+
+
+def still_to_do(
+    prompts: Sequence[Prompt], done: Sequence[ResultRow], info: EngineInfo, run: Run, path: Path
+) -> list[Prompt]:
+    """Return the prompts that have no row yet.
+
+    Args:
+        prompts: chosen for this run.
+        done: the rows in its results file.
+        info: the engine of this run.
+        run: its settings.
+        path: the results file, for the error.
+
+    Raises:
+        RecallError: naming the first setting in which a row differs from this run.
+    """
+    by_id = {prompt.id: prompt for prompt in prompts}
+    for row in done:
+        settings: dict[str, tuple[object, object]] = {
+            "--engine": (row.engine, info.engine),
+            "--model": (row.model, info.model),
+            "--dtype": (row.dtype, info.dtype),
+            "--device": (row.device, info.device),
+        }
+        prompt = by_id.get(row.prompt_id)
+        if prompt is not None:
+            request = run.request(prompt)
+            named = sorted(name for name, rows in run.references.items() if prompt.id in rows)
+            settings |= {
+                "SET": (row.prompt_sha256, prompt.sha256),
+                "--context": (row.context, request.context),
+                "--max-new": (row.max_new, request.max_new),
+                "--reference": (sorted(row.agreement), named),
+            }
+        for option, (then, now) in settings.items():
+            if then != now:
+                raise RecallError(
+                    f"{path}: its row for prompt {row.prompt_id!r} was made with another {option} ({then}, now {now}); "
+                    "give another -o, or the options of before"
+                )
+    have = {row.prompt_id for row in done}
+    return [prompt for prompt in prompts if prompt.id not in have]
