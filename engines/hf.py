@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits
 from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request
 
@@ -15,30 +16,32 @@ class HfEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         """Load `options.model`."""
-        self._loaded = LoadedModel(options)
+        if options.mode != "eager":
+            raise EngineError(f"--mode {options.mode} is for --engine ring: `hf` runs eagerly")
+        self.loaded = LoadedModel(options)
 
     @property
     def info(self) -> EngineInfo:
         """What this engine is."""
-        return self._loaded.info("hf")
+        return self.loaded.info("hf", {})
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a complete text; nothing is added to it."""
-        return self._loaded.encode(text)
+        return self.loaded.encode(text)
 
     @torch.inference_mode()
     def complete(self, request: Request, on_read: OnRead) -> Completion:
         """Give `generate` the whole prompt at once."""
         check_fits(request)
-        prompt = torch.tensor([list(request.ids)], device=self._loaded.device)
-        watch = _Watch(self._loaded, len(request.ids), request.stop)
+        prompt = torch.tensor([list(request.ids)], device=self.loaded.device)
+        watch = _Watch(self.loaded, len(request.ids), request.stop)
         start = time.perf_counter()
-        output = self._loaded.model.generate(
+        output = self.loaded.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=request.max_new,
             do_sample=False,
-            eos_token_id=sorted(self._loaded.end_ids) or None,
+            eos_token_id=sorted(self.loaded.end_ids) or None,
             stopping_criteria=StoppingCriteriaList([watch]),
             return_dict_in_generate=True,
         )
@@ -46,10 +49,11 @@ class HfEngine:
         on_read(len(request.ids))
         reply = output.sequences[0, len(request.ids) :].tolist()
         return Completion(
-            text=self._loaded.decode(reply),
+            text=self.loaded.decode(reply),
             ids=reply,
             read_s=watch.first - start,
             decode_s=end - watch.first,
+            decoded=len(reply) - 1,
             # Layers that use another one's keys and values have none of their own.
             cache_bytes=sum(
                 layer.keys.nbytes + layer.values.nbytes for layer in output.cache.layers if layer.keys is not None
@@ -61,7 +65,7 @@ class _Watch(StoppingCriteria):
     """Ends a reply where every engine ends it, and notes when its first token came."""
 
     def __init__(self, loaded: LoadedModel, prompt_tokens: int, stop: str | None) -> None:
-        self._loaded = loaded
+        self.loaded = loaded
         self._prompt_tokens = prompt_tokens
         self._stop = stop
         self.first = 0.0
@@ -69,4 +73,4 @@ class _Watch(StoppingCriteria):
     def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         reply = input_ids[0, self._prompt_tokens :].tolist()
         self.first = self.first or time.perf_counter()
-        return torch.tensor([self._loaded.ends(reply, self._stop)], device=input_ids.device)
+        return torch.tensor([self.loaded.ends(reply, self._stop)], device=input_ids.device)

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 import transformers
 
+from engines.checkpoint import open_checkpoint
+from engines.devices import attention, check_device
 from engines.errors import EngineError
-from engines.protocol import EngineInfo, EngineOptions, Request
+from engines.protocol import EngineInfo, EngineOptions, Request, Setting
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -29,32 +31,34 @@ class LoadedModel:
         """Load `options.model`.
 
         Raises:
-            EngineError: when transformers cannot load it, or the device is not there.
+            EngineError: when it cannot be loaded whole, or the device is not there.
         """
-        self._check_device(options.device)
+        check_device(options)
         if options.threads:
             torch.set_num_threads(options.threads)
         # Its bars would be drawn into ours.
         transformers.utils.logging.disable_progress_bar()
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(options.model))
-            self.model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                str(options.model), dtype=_DTYPES[options.dtype], attn_implementation="sdpa"
+            self.model = open_checkpoint(
+                options.model, options.model_name, _DTYPES[options.dtype], options.device, attention(options)
             )
-        except (OSError, ValueError, KeyError) as error:
+        except EngineError:
+            raise
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             raise _cannot_load(options, error) from error
-        self.model.to(options.device).eval()
         self.device = torch.device(options.device)
         self.end_ids = self._read_end_ids()
         self._options = options
 
-    def info(self, engine: str) -> EngineInfo:
-        """Say what answers under the name `engine`."""
+    def info(self, engine: str, settings: dict[str, Setting]) -> EngineInfo:
+        """Say what answers under the name `engine`, with the engine's own settings."""
         return EngineInfo(
             engine=engine,
             model=self._options.model_name,
             dtype=self._options.dtype,
             device=self._options.device,
+            settings=settings,
             versions={"torch": torch.__version__, "transformers": transformers.__version__},
         )
 
@@ -76,17 +80,6 @@ class LoadedModel:
         ends = self.model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         return frozenset(end for end in [*ends, self.tokenizer.eos_token_id] if end is not None)
-
-    @staticmethod
-    def _check_device(device: str) -> None:
-        try:
-            kind = torch.device(device).type
-        except RuntimeError as error:
-            raise EngineError(f"--device {device!r} is no device: give cpu or cuda") from error
-        if kind == "cuda" and not torch.cuda.is_available():
-            raise EngineError(f"--device {device}: this PyTorch sees no CUDA device; give --device cpu")
-        if kind not in ("cpu", "cuda"):
-            raise EngineError(f"--device {device!r} is not supported: give cpu or cuda")
 
 
 def check_fits(request: Request) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 DType = Literal["fp32", "bf16"]
+Mode = Literal["eager", "fuse", "compile"]
 OnRead = Callable[[int], None]
+Setting = str | int | bool | None
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,8 @@ class EngineOptions:
     """How an engine is opened. Each engine takes what it knows and refuses what it cannot do.
 
     `model` is a local folder, a hub name, or, for the recorded engine, a results file; `model_name` is what
-    result rows call it. `threads` None leaves PyTorch's own number of CPU threads.
+    result rows call it. `threads` None leaves PyTorch's own number of CPU threads. `sizes`: in how many sizes
+    the filled part of the context is compiled. `stream`: read every token back as it is made; None: in eager mode.
     """
 
     model: str | Path
@@ -26,16 +29,20 @@ class EngineOptions:
     dtype: DType = "fp32"
     device: str = "cpu"
     threads: int | None = None
+    mode: Mode = "eager"
+    sizes: int = 4
+    stream: bool | None = None
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What answered: written into every result row."""
+    """What answered: written into every result row. `settings` are those of this engine that can change an answer."""
 
     engine: str
     model: str
     dtype: str | None
     device: str | None
+    settings: dict[str, Setting] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -66,15 +73,21 @@ class Completion:
         text: the reply, special tokens left out.
         ids: the reply's ids, its end token included; None when the engine does not tell them.
         read_s: seconds from the first id read to the first token of the answer.
-        decode_s: seconds from the first token of the answer to its last.
+        decode_s: seconds from the first token of the answer to the last that was decoded.
+        decoded: tokens decoded in that time; more than the answer's where its end was looked for afterwards.
         cache_bytes: bytes of keys and values that the context takes.
+        graphs: graphs that the compiler has made of the engine so far; None where nothing is compiled.
+        breaks: at how many places it cut one in two.
     """
 
     text: str
     ids: list[int] | None = None
     read_s: float | None = None
     decode_s: float | None = None
+    decoded: int = 0
     cache_bytes: int | None = None
+    graphs: int | None = None
+    breaks: int | None = None
 
 
 class Engine(Protocol):

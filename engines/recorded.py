@@ -21,6 +21,7 @@ class RecordedEngine:
             model=options.model_name,
             dtype=first.get("dtype"),
             device=first.get("device"),
+            settings=first.get("settings") or {},
             versions=first.get("versions") or {},
         )
 

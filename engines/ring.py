@@ -5,99 +5,133 @@ of full and sliding attention layers.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from engines.devices import compiler
 from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits, load_config
-from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request
+from engines.programs import NAN_TOKEN, Programs
+from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request, Setting
 from engines.ring_cache import PIECE, RingCache, layer_kinds
 
 
 class RingEngine:
-    """Greedy decoding over a `RingCache`, in eager PyTorch."""
+    """Greedy decoding over a `RingCache`."""
 
     def __init__(self, options: EngineOptions) -> None:
         """Load `options.model`; a kind of layer that the ring cannot hold is refused before the weights are read."""
-        self._config = load_config(options)
-        layer_kinds(self._config)
-        self._loaded = LoadedModel(options)
+        self.config = load_config(options)
+        layer_kinds(self.config)
+        self._backend = compiler(options)
+        # Reading a token back makes the device wait. Where that costs nothing, an answer ends as soon as it is over.
+        self._stream = options.mode == "eager" if options.stream is None else options.stream
+        # A compiler, and TorchTPU in every mode, makes a program for each new shape: there all shapes are fixed.
+        fixed = self._backend is not None or options.device.startswith("tpu")
+        self._sizes = options.sizes if fixed else None
+        self._settings: dict[str, Setting] = {"mode": options.mode, "stream": self._stream, "sizes": self._sizes}
+        self.loaded = LoadedModel(options)
         self._cache: RingCache | None = None
+        self._programs: Programs | None = None
 
     @property
     def info(self) -> EngineInfo:
         """What this engine is."""
-        return self._loaded.info("ring")
+        return self.loaded.info("ring", self._settings)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a complete text; nothing is added to it."""
-        return self._loaded.encode(text)
+        return self.loaded.encode(text)
 
     @torch.inference_mode()
     def complete(self, request: Request, on_read: OnRead) -> Completion:
         """Read the prompt in pieces of 256 tokens and decode greedily until the answer ends."""
         check_fits(request)
-        cache = self._empty_cache(request.context)
+        cache, programs = self.prepare(request.context)
         start = time.perf_counter()
-        logits = self.read(cache, request.ids, on_read)
-        reply = [_greedy(logits)]
+        token = self.read(programs, request.ids, on_read)
+        reply = [_checked(token)]
         first = time.perf_counter()
-        while len(reply) < request.max_new and not self._loaded.ends(reply, request.stop):
-            position = len(request.ids) + len(reply) - 1
-            reply.append(_greedy(self.step(cache, reply[-1], position)))
+        steps = self.decode(programs, token, len(request.ids), request.max_new - 1)
+        if self._stream:
+            while not self.loaded.ends(reply, request.stop) and len(reply) < request.max_new:
+                reply.append(_checked(next(steps)))
+            decoded = len(reply) - 1
+        else:
+            tokens = list(steps)
+            decoded = len(tokens)
+            if tokens:
+                reply = self._until_end([*reply, *torch.cat(tokens).tolist()], request.stop)
         return Completion(
-            text=self._loaded.decode(reply),
+            text=self.loaded.decode(reply),
             ids=reply,
             read_s=first - start,
             decode_s=time.perf_counter() - first,
+            decoded=decoded,
             cache_bytes=cache.bytes,
+            graphs=programs.graphs,
+            breaks=programs.breaks,
         )
 
-    def read(self, cache: RingCache, ids: Sequence[int], on_read: OnRead = lambda _: None) -> Tensor:
-        """Read a whole prompt into an empty cache and return the logits `[V]` after its last token."""
-        logits = None
-        for begin in range(0, len(ids), PIECE):
-            end = min(begin + PIECE, len(ids))
-            logits = self._forward(cache, ids[begin:end], begin, want_logits=end == len(ids))
-            on_read(end - begin)
-        if logits is None:
-            raise EngineError("the prompt holds no tokens: make the set again with `recall generate`")
-        return logits
-
-    def step(self, cache: RingCache, token: int, position: int) -> Tensor:
-        """Read one more token at `position` and return the logits `[V]` after it."""
-        logits = self._forward(cache, [token], position, want_logits=True)
-        assert logits is not None
-        return logits
-
-    def _forward(self, cache: RingCache, ids: Sequence[int], begin: int, *, want_logits: bool) -> Tensor | None:
-        device, end = self._loaded.device, begin + len(ids)
-        positions = torch.arange(begin, end, device=device)
-        inputs = {
-            "input_ids": torch.tensor([ids], device=device),
-            "position_ids": positions[None],
-            "attention_mask": cache.place(positions, end),
-            "cache": cache,
-            "use_cache": True,
-        }
-        if not want_logits:
-            # The vocabulary's matrix is most of a small model's weights: a piece whose logits nobody reads skips it.
-            self._loaded.model.base_model(**inputs)
-            return None
-        logits: Tensor = self._loaded.model(**inputs, logits_to_keep=1).logits[0, -1]
-        return logits
-
-    def _empty_cache(self, context: int) -> RingCache:
-        if self._cache is None or self._cache.context != context:
-            self._cache = None  # freed before the next one is allocated
-            self._cache = RingCache(self._config, context, self._loaded.device)
+    def prepare(self, context: int) -> tuple[RingCache, Programs]:
+        """Return an empty cache that holds `context` tokens, and its programs; compiled ones are compiled here."""
+        if self._cache is None or self._programs is None or self._cache.context != context:
+            self._cache = self._programs = None  # freed before the next ones are allocated
+            self._cache = RingCache(self.config, context, self.loaded.device)
+            self._programs = Programs(self.loaded.model, self._cache, self._backend, self._sizes)
+            if self._backend is not None:
+                self._programs.compile_all()
         self._cache.clear()
-        return self._cache
+        return self._cache, self._programs
+
+    def read(self, programs: Programs, ids: Sequence[int], on_read: OnRead = lambda _: None) -> Tensor:
+        """Read a whole prompt into the empty cache and return the token `[1]` that follows it."""
+        if not ids:
+            raise EngineError("the prompt holds no tokens: make the set again with `recall generate`")
+        prompt = torch.tensor(list(ids), device=self.loaded.device)
+        last = len(ids) - 1
+        self.fill(programs, prompt[:last], on_read)
+        token = programs.step(prompt[last:], torch.tensor([last], device=self.loaded.device), last + 1)
+        on_read(1)
+        return token
+
+    def fill(self, programs: Programs, ids: Tensor, on_read: OnRead = lambda _: None) -> None:
+        """Read ids `[n]` into the empty cache, piece by piece."""
+        for begin in range(0, len(ids), PIECE):
+            piece = ids[begin : begin + PIECE]
+            real = len(piece)
+            if self._sizes is not None:
+                # Padding lies behind every real token: the mask hides it from them, and each later token is written
+                # over it before it would be seen.
+                piece = pad(piece, (0, PIECE - len(piece)))
+            end = begin + len(piece)
+            programs.piece(piece, torch.arange(begin, end, device=self.loaded.device), end)
+            on_read(real)
+
+    def decode(self, programs: Programs, token: Tensor, position: int, count: int) -> Iterator[Tensor]:
+        """Yield `count` more tokens `[1]` after `token`, which stands at `position`; nothing is read back."""
+        at = torch.tensor([position], device=self.loaded.device)
+        for end in range(position + 1, position + 1 + count):
+            token = programs.step(token, at, end)
+            at = at + 1
+            yield token
+
+    def _until_end(self, reply: list[int], stop: str | None) -> list[int]:
+        """Return a reply up to its end; what was decoded after it is nobody's answer."""
+        for length in range(1, len(reply) + 1):
+            if _checked_id(reply[length - 1]) in self.loaded.end_ids or self.loaded.ends(reply[:length], stop):
+                return reply[:length]
+        return reply
 
 
-def _greedy(logits: Tensor) -> int:
-    if bool(torch.isnan(logits).any()):
+def _checked(token: Tensor) -> int:
+    return _checked_id(int(token))
+
+
+def _checked_id(token: int) -> int:
+    if token == NAN_TOKEN:
         raise EngineError("the model gives NaN logits: try --dtype fp32, or check its weights")
-    return int(logits.argmax())
+    return token

@@ -6,6 +6,8 @@ window + piece slots: writing a piece of the prompt never overwrites a key which
 Plugs into transformers' own model code as its cache and its ready attention masks.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from engines.errors import EngineError
 
 PIECE = 256
+Pair = tuple[Tensor, Tensor]
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -38,6 +41,10 @@ def layer_kinds(config: Any) -> list[str]:
     return list(kinds)
 
 
+class Filled(Exception):  # noqa: N818 - no error: the forward has done all it was wanted for
+    """Raised by a cache that is only being filled, when the last layer that stores something has stored it."""
+
+
 class SlotTable:
     """Which position each slot of one kind of layer holds: one table for all layers of that kind."""
 
@@ -47,19 +54,21 @@ class SlotTable:
         self.window = window
         self.positions = torch.full((slots,), -1, device=device)  # [slots]; -1: empty
         self.write: Tensor  # [n]: the slots that the positions being read go to
-        self.filled = 0  # slots from the first on that may hold something; the rest are not attended to
+        self.visible = 0  # slots from the first on that are attended to: all that may hold something
 
     def clear(self) -> None:
         """Empty every slot."""
         self.positions.fill_(-1)
-        self.filled = 0
 
-    def place(self, positions: Tensor, end: int) -> Tensor:
-        """Give positions `[n]` their slots and return their mask, `[1, 1, n, filled]`; `end` is one past the last."""
+    def place(self, positions: Tensor, visible: int) -> Tensor:
+        """Give positions `[n]` their slots and return their mask, `[1, 1, n, visible]`.
+
+        Positions are read in rising order, so those below `visible` lie in the first `visible` slots.
+        """
         self.write = positions % self.slots
         self.positions.index_copy_(0, self.write, positions)
-        self.filled = max(self.filled, min(end, self.slots))
-        held, asking = self.positions[None, : self.filled], positions[:, None]
+        self.visible = min(visible, self.slots)
+        held, asking = self.positions[None, : self.visible], positions[:, None]
         mask = (held >= 0) & (held <= asking)
         if self.window is not None:
             mask &= held > asking - self.window
@@ -82,21 +91,21 @@ class RingLayer(CacheLayerMixin):
         self.values = value_states.new_zeros(batch, heads, self.table.slots, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Store keys and values `[1, H, n, D]` at the placed slots; return those to attend to, `[1, H, filled, D]`."""
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Pair:
+        """Store keys and values `[1, H, n, D]` at the placed slots; return those to attend to, `[1, H, visible, D]`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys.index_copy_(2, self.table.write, key_states)
         self.values.index_copy_(2, self.table.write, value_states)
-        return self.keys[:, :, : self.table.filled], self.values[:, :, : self.table.filled]
+        return self.keys[:, :, : self.table.visible], self.values[:, :, : self.table.visible]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many keys are attended to, and the first one's place (transformers' cache interface)."""
-        return self.table.filled, 0
+        return self.table.visible, 0
 
     def get_seq_length(self) -> int:
-        """Return how many slots may hold something (transformers' cache interface)."""
-        return self.table.filled
+        """Return how many slots are attended to (transformers' cache interface)."""
+        return self.table.visible
 
     def get_max_length(self) -> int:
         """Return the number of slots (transformers' cache interface)."""
@@ -114,11 +123,16 @@ class RingCache(Cache):
     def __init__(self, config: Any, context: int, device: torch.device) -> None:
         """Make an empty cache that holds `context` positions for the model of `config`."""
         kinds = layer_kinds(config)
-        slots = {_FULL: context, _SLIDING: min(context, (getattr(config, "sliding_window", 0) or 0) + PIECE)}
-        window = {_FULL: None, _SLIDING: getattr(config, "sliding_window", None)}
+        # Whole pieces: a last piece that is padded to its full length has slots of its own.
+        self.slots = -(-context // PIECE) * PIECE
         self.context = context
+        self.device = device
+        self.storing_layers = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", 0) or 0)
+        window = {_FULL: None, _SLIDING: getattr(config, "sliding_window", None)}
+        slots = {_FULL: self.slots, _SLIDING: min(self.slots, (window[_SLIDING] or 0) + PIECE)}
         self.tables = {kind: SlotTable(slots[kind], window[kind], device) for kind in set(kinds)}
         super().__init__(layers=[RingLayer(self.tables[kind]) for kind in kinds])
+        self._filling = False
         # What transformers makes itself in `create_masks_for_generate`: a mask a kind where a configuration
         # names its layers' kinds, one mask where it does not.
         self._masks_by_kind = getattr(config, "layer_types", None) is not None
@@ -128,10 +142,29 @@ class RingCache(Cache):
         for table in self.tables.values():
             table.clear()
 
-    def place(self, positions: Tensor, end: int) -> dict[str, Tensor] | Tensor:
-        """Give positions `[n]` their slots in every layer; return the attention mask for the model's forward."""
-        masks = {kind: table.place(positions, end) for kind, table in self.tables.items()}
+    def place(self, positions: Tensor, visible: int) -> dict[str, Tensor] | Tensor:
+        """Give positions `[n]` their slots in every layer; return the attention mask for the model's forward.
+
+        `visible` is a number above all positions read so far: slots from there on are not attended to.
+        """
+        masks = {kind: table.place(positions, visible) for kind, table in self.tables.items()}
         return masks if self._masks_by_kind else next(iter(masks.values()))
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """While open, break a forward off with `Filled` behind the last keys and values that it stores."""
+        self._filling = True
+        try:
+            yield
+        finally:
+            self._filling = False
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> Pair:
+        """Store and return what `RingLayer.update` does, for layer `layer_idx`."""
+        pair: Pair = self.layers[layer_idx].update(key_states, value_states)
+        if self._filling and layer_idx == self.storing_layers - 1 and not torch.compiler.is_compiling():
+            raise Filled
+        return pair
 
     @property
     def bytes(self) -> int:

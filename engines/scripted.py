@@ -30,7 +30,7 @@ class OracleEngine:
     @property
     def info(self) -> EngineInfo:
         """What this engine is."""
-        return EngineInfo(self.name, self._model_name, None, None, {"transformers": transformers.__version__})
+        return EngineInfo(self.name, self._model_name, None, None, versions={"transformers": transformers.__version__})
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a complete text; nothing is added to it."""
