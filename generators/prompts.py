@@ -35,7 +35,7 @@ class Prompt(_Strict):
     """One prompt. In a manifest `text` is left out: the other fields make it again."""
 
     id: str = Field(min_length=1, description="names the prompt in result rows; unique in its set")
-    seed: int = Field(description="of the source of the codes")
+    seed: int = Field(ge=0, description="of the source of the codes")
     order: int = Field(ge=1, description="its place among the prompts of its context, from 1")
     context: int = Field(ge=1, description="tokens that the engine is to hold: the prompt and its answer")
     budget: int | None = Field(ge=1, description="tokens for the prompt and `answer_room`; null: least possible")
@@ -61,17 +61,30 @@ class Prompt(_Strict):
         """Return the codes of all its records, in their order, drawn again from the seed."""
         return list(islice(draws(self.seed), self.first_draw, self.first_draw + self.records))
 
+    def draws_its_code(self) -> bool:
+        """Return whether the asked record is one of its records, and its code the one that the seed draws for it."""
+        place = self.first_draw + self.record - 1
+        return self.record <= self.records and next(islice(draws(self.seed), place, None)) == self.code
+
     def manifest_line(self) -> "Prompt":
         """Return this prompt without its text."""
         return self.model_copy(update={"text": None})
 
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> int:
-    """Write prompts as JSONL (UTF-8, one a line) and return how many; the file appears only when complete."""
+    """Write prompts as JSONL (UTF-8, one a line) and return how many; the file appears only when complete.
+
+    Raises:
+        GeneratorError: when the file cannot be written.
+    """
     part = path.with_name(path.name + ".part")
     count = 0
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as lines:
+        lines = part.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise GeneratorError(f"{path}: cannot be written ({error.strerror}); give another -o") from error
+    try:
+        with lines:
             for prompt in prompts:
                 lines.write(prompt.model_dump_json(exclude={"text"} if prompt.text is None else None) + "\n")
                 count += 1
@@ -85,7 +98,8 @@ def read_prompts(path: Path) -> list[Prompt]:
     """Read a prompt set or a manifest.
 
     Raises:
-        GeneratorError: naming the file and the line, for a line that is no prompt row or an id that came before.
+        GeneratorError: naming the file and the line, for a line that is no prompt row, an id that came before, or a
+            code that the seed does not draw for the asked record.
     """
     prompts: dict[str, Prompt] = {}
     for number, line in _lines(path):
@@ -100,6 +114,11 @@ def read_prompts(path: Path) -> list[Prompt]:
             ) from error
         if prompt.id in prompts:
             raise GeneratorError(f"{path}, line {number}: id {prompt.id!r} came before; each prompt needs its own")
+        if not prompt.draws_its_code():
+            raise GeneratorError(
+                f"{path}, line {number}: seed {prompt.seed} does not draw code {prompt.code} for record "
+                f"{prompt.record} of {prompt.records}; make the set again with `recall generate`"
+            )
         prompts[prompt.id] = prompt
     if not prompts:
         raise GeneratorError(f"{path}: holds no prompts; make a set with `recall generate`")

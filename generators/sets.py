@@ -1,7 +1,7 @@
 """Prompt sets: which prompts a seed makes, the published laptop set among them.
 
 Prompts of one seed share their records from the start on, whatever their budgets. A set with one source for
-all its prompts draws on instead: each prompt of a context takes up the source where the one before left it.
+all its prompts draws on instead: each prompt of a seed and context takes up the source where the one before left it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +77,7 @@ def seeded_specs(
         GeneratorError: for a value out of its range, a repeated one, or a budget larger than a context.
     """
     contexts = contexts or [-(-max(budgets, default=0) // 256) * 256]
-    _check_values(budgets, contexts, depths, records, count)
+    _check_values(seed, budgets, contexts, depths, records, count)
     asked: list[tuple[float | None, int | None, str]] = [(depth, None, f"d{depth}") for depth in depths]
     asked += [(None, record, f"r{record}") for record in records]
     specs = []
@@ -92,8 +92,15 @@ def seeded_specs(
 
 
 def _check_values(
-    budgets: Sequence[int], contexts: Sequence[int], depths: Sequence[float], records: Sequence[int], count: int
+    seed: int,
+    budgets: Sequence[int],
+    contexts: Sequence[int],
+    depths: Sequence[float],
+    records: Sequence[int],
+    count: int,
 ) -> None:
+    if seed < 0:  # Python draws the same from a seed and its negative
+        raise GeneratorError(f"--seed {seed}: give 0 or more")
     if not budgets:
         raise GeneratorError("no --budget given: say how many tokens a prompt may have, for example --budget 4096")
     if count < 1:
@@ -119,17 +126,18 @@ def make_prompts(
         specs: what is asked of each prompt.
         tokenizer: counts the tokens.
         form: chat or completion.
-        one_source: draw the codes of a context's prompts from one source, in order. A record that did not fit
-            any more has taken its draw.
+        one_source: draw the codes of a seed's prompts of one context from one source, in order. A record that
+            did not fit any more has taken its draw.
 
     Raises:
         GeneratorError: when a budget holds no record, or the asked record lies behind the last one that fits.
     """
-    drawn: dict[int, int] = {}  # by context: the draws taken by its prompts so far
+    drawn: dict[tuple[int, int], int] = {}  # by seed and context: the draws taken by the prompts so far
     for spec in specs:
-        prompt = _make_prompt(spec, tokenizer, form, drawn.get(spec.context, 0))
+        source = (spec.seed, spec.context)
+        prompt = _make_prompt(spec, tokenizer, form, drawn.get(source, 0))
         if one_source:
-            drawn[spec.context] = prompt.first_draw + prompt.records + (spec.budget is not None)
+            drawn[source] = prompt.first_draw + prompt.records + (spec.budget is not None)
         yield prompt
 
 

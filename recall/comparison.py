@@ -8,7 +8,7 @@ from rich.table import Table
 
 from recall.errors import RecallError
 from recall.results import Agreement, Outcome, ResultRow
-from recall.scoring import same_answer
+from recall.scoring import agreement_with
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def compare_runs(runs: Mapping[str, Sequence[ResultRow]]) -> Comparison:
                         f"{subject} and {name} answer different prompts under the id {row.prompt_id!r}; score both on "
                         "one set"
                     )
-                agreed[name] = Agreement(answer=other.answer, same=same_answer(row, other))
+                agreed[name] = agreement_with(row, other)
         missing = sum(name not in agreed for agreed in agreement)
         if missing:
             unmatched.append(f"{missing} of {len(rows)} prompts of {subject} have no row in {name}")
@@ -66,7 +66,7 @@ def print_comparison(comparison: Comparison) -> None:
         pairs = [
             (row, agreed[name])
             for row, agreed in zip(comparison.rows, comparison.agreement, strict=True)
-            if name in agreed
+            if name in agreed and agreed[name].same is not None
         ]
         same = [row for row, agreed in pairs if agreed.same]
         wrong = sum(not row.found for row in same)
@@ -80,7 +80,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 def _table(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ["context", "prompt", "read s", "read tok/s", "decode", "asked", "answer", "found", "record"]
+    columns = ["context", "prompt", "read s", "read tok/s", "decode", "answer", "found", "record"]
     for name in comparison.references:
         columns += [f"{name} answer", "same"]
     for column in columns:
@@ -92,14 +92,13 @@ def _table(comparison: Comparison) -> Table:
             _number(row.read_s, 1),
             _number(row.read_tok_s, 0),
             _number(row.decode_tok_s, 1),
-            str(row.asked_record),
             _answer(row),
-            _yes(row.found) if row.status == "ok" else "-",
+            _yes(row.found if row.status == "ok" else None),
             _record(row.record),
         ]
         for name in comparison.references:
             reference = agreed.get(name)
-            cells += [reference.answer or "none", _yes(reference.same)] if reference else ["-", "-"]
+            cells += [_answer(reference), _yes(reference.same)] if reference else ["-", "-"]
         table.add_row(*cells)
     return table
 
@@ -109,12 +108,12 @@ def _found(rows: Sequence[ResultRow]) -> tuple[int, int]:
     return sum(row.found for row in answered), len(answered)
 
 
-def _answer(row: ResultRow) -> str:
-    if row.status == "error":
+def _answer(given: ResultRow | Agreement) -> str:
+    if given.outcome is None:
         return "error"
-    if row.outcome is Outcome.SEVERAL_CODES:
+    if given.outcome is Outcome.SEVERAL_CODES:
         return "several"
-    return row.answer or "none"
+    return given.answer or "none"
 
 
 def _record(record: int | list[int] | None) -> str:
@@ -127,5 +126,5 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _yes(value: bool | None) -> str:
+    return "-" if value is None else "yes" if value else "no"

@@ -25,14 +25,15 @@ class Outcome(StrEnum):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Agreement(_Strict):
     """What a reference answered to the same prompt, and whether this row's answer is the same, right or wrong."""
 
     answer: str | None
-    same: bool
+    outcome: Outcome | None
+    same: bool | None = Field(description="null when one of the two engines gave no reply")
 
 
 class ResultRow(_Strict):
@@ -44,6 +45,9 @@ class ResultRow(_Strict):
     model: str
     dtype: str | None = None
     device: str | None = None
+    settings: dict[str, str | int | bool | None] = Field(
+        default_factory=dict, description="of the engine, beside these"
+    )
     context: int = Field(description="tokens that the engine held room for")
     prompt_tokens: int
     max_new: int | None = Field(default=None, description="the most tokens that the answer could have")
@@ -62,6 +66,8 @@ class ResultRow(_Strict):
     read_tok_s: float | None = None
     decode_tok_s: float | None = Field(default=None, description="tokens after the first, over their time")
     cache_bytes: int | None = None
+    graphs: int | None = Field(default=None, description="that the compiler has made of the engine so far")
+    breaks: int | None = Field(default=None, description="places where the compiler cut a program in two")
     status: Literal["ok", "error"] = "ok"
     note: str | None = Field(default=None, description="why status is not ok")
     versions: dict[str, str] = Field(default_factory=dict)
@@ -102,7 +108,7 @@ def read_results(path: Path) -> list[ResultRow]:
 
 def set_aside_torn_line(path: Path) -> Path | None:
     """Move a last line that was cut off in writing to a file beside `path` and return that file; None: none was."""
-    if not path.exists():
+    if not path.is_file():
         return None
     content = path.read_bytes()
     whole = content.rfind(b"\n") + 1

@@ -11,27 +11,40 @@ from recall.scoring import Run
 
 
 def still_to_do(
-    prompts: Sequence[Prompt], done: Sequence[ResultRow], info: EngineInfo, run: Run, path: Path
+    chosen: Sequence[Prompt],
+    prompts: Sequence[Prompt],
+    done: Sequence[ResultRow],
+    info: EngineInfo,
+    run: Run,
+    path: Path,
 ) -> list[Prompt]:
-    """Return the prompts that have no row yet.
+    """Return the chosen prompts that have no row yet.
 
     Args:
-        prompts: chosen for this run.
+        chosen: the prompts of this run.
+        prompts: all prompts of the set.
         done: the rows in its results file.
         info: the engine of this run.
         run: its settings.
         path: the results file, for the error.
 
     Raises:
-        RecallError: naming the first setting in which a row differs from this run.
+        RecallError: naming the first setting in which a row differs from this run, or a row of another set.
     """
-    by_id = {prompt.id: prompt for prompt in prompts}
+    by_id = {prompt.id: prompt for prompt in chosen}
+    in_set = {prompt.id for prompt in prompts}
     for row in done:
+        if row.prompt_id not in in_set:
+            raise RecallError(
+                f"{path}: its row for prompt {row.prompt_id!r} belongs to another SET, which is not this one; give "
+                "another -o, or the set of before"
+            )
         settings: dict[str, tuple[object, object]] = {
             "--engine": (row.engine, info.engine),
             "--model": (row.model, info.model),
             "--dtype": (row.dtype, info.dtype),
             "--device": (row.device, info.device),
+            "--mode, --sizes or --stream": (row.settings, info.settings),
         }
         prompt = by_id.get(row.prompt_id)
         if prompt is not None:
@@ -50,4 +63,4 @@ def still_to_do(
                     "give another -o, or the options of before"
                 )
     have = {row.prompt_id for row in done}
-    return [prompt for prompt in prompts if prompt.id not in have]
+    return [prompt for prompt in chosen if prompt.id not in have]

@@ -103,9 +103,11 @@ def score(engine: Engine, prompts: Sequence[Prompt], run: Run, progress: Progres
         progress.prompt_ends(row)
 
 
-def same_answer(row: ResultRow, other: ResultRow) -> bool:
-    """Return whether two rows give the same answer, right or wrong; two replies without a code are the same."""
-    return row.status == other.status == "ok" and row.codes == other.codes
+def agreement_with(row: ResultRow, other: ResultRow) -> Agreement:
+    """Return how `other` agrees with `row`, right or wrong; two replies without a code are the same answer."""
+    both_answered = row.status == other.status == "ok"
+    same = row.codes == other.codes if both_answered else None
+    return Agreement(answer=other.answer, outcome=other.outcome, same=same)
 
 
 def _ids_of(prompt: Prompt, engine: Engine) -> Sequence[int]:
@@ -129,6 +131,7 @@ def _row(prompt: Prompt, engine: Engine, run: Run, completion: Completion | None
         model=info.model,
         dtype=info.dtype,
         device=info.device,
+        settings=info.settings,
         context=request.context,
         prompt_tokens=prompt.prompt_tokens,
         max_new=request.max_new,
@@ -148,9 +151,7 @@ def _row(prompt: Prompt, engine: Engine, run: Run, completion: Completion | None
     if completion is not None:
         row = row.model_copy(update=_answer_fields(prompt, completion))
     agreement = {
-        name: Agreement(answer=rows[prompt.id].answer, same=same_answer(row, rows[prompt.id]))
-        for name, rows in run.references.items()
-        if prompt.id in rows
+        name: agreement_with(row, rows[prompt.id]) for name, rows in run.references.items() if prompt.id in rows
     }
     return row.model_copy(update={"agreement": agreement})
 
@@ -158,7 +159,6 @@ def _row(prompt: Prompt, engine: Engine, run: Run, completion: Completion | None
 def _answer_fields(prompt: Prompt, completion: Completion) -> dict[str, object]:
     """Return what an answer adds to a row that holds only its prompt and engine."""
     verdict = judge(completion.text, prompt.record, prompt.codes())
-    after_first = len(completion.ids) - 1 if completion.ids else 0
     return {
         "answer": verdict.answer,
         "codes": verdict.codes,
@@ -169,7 +169,11 @@ def _answer_fields(prompt: Prompt, completion: Completion) -> dict[str, object]:
         "reply_ids": completion.ids,
         "read_s": completion.read_s,
         "read_tok_s": prompt.prompt_tokens / completion.read_s if completion.read_s else None,
-        "decode_tok_s": after_first / completion.decode_s if after_first and completion.decode_s else None,
+        "decode_tok_s": completion.decoded / completion.decode_s
+        if completion.decoded and completion.decode_s
+        else None,
         "cache_bytes": completion.cache_bytes,
+        "graphs": completion.graphs,
+        "breaks": completion.breaks,
         "status": "ok",
     }

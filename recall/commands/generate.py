@@ -63,7 +63,8 @@ def generate(
     one_source: Annotated[
         bool,
         typer.Option(
-            "--one-source", help="Draw all prompts of a context from one source, in order, as the laptop set does."
+            "--one-source",
+            help="Draw a seed's prompts of one context from one source, in order, as the laptop set does.",
         ),
     ] = False,
     manifest: Annotated[

@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from generators import Prompt
+    from recall.results import ResultRow
 
 
 class NumberFormat(StrEnum):
@@ -15,6 +16,14 @@ class NumberFormat(StrEnum):
 
     FP32 = "fp32"
     BF16 = "bf16"
+
+
+class Mode(StrEnum):
+    """How the ring engine runs its two programs."""
+
+    EAGER = "eager"
+    COMPILE = "compile"
+    FUSE = "fuse"
 
 
 def score(
@@ -47,7 +56,27 @@ def score(
         str | None, typer.Option(help="Only these prompts: ids or prompt sizes in tokens, with commas between.")
     ] = None,
     dtype: Annotated[NumberFormat, typer.Option(help="Of weights and cache.")] = NumberFormat.FP32,
-    device: Annotated[str, typer.Option(help="'cpu', 'cuda' or 'cuda:N'.")] = "cpu",
+    device: Annotated[str, typer.Option(help="'cpu', 'cuda', 'cuda:N' or 'tpu'.")] = "cpu",
+    mode: Annotated[
+        Mode,
+        typer.Option(
+            help="Of 'ring'. 'eager'; 'compile': one program for a piece, one for a step; 'fuse': TorchTPU's own."
+        ),
+    ] = Mode.EAGER,
+    sizes: Annotated[
+        int,
+        typer.Option(
+            help="With --mode compile: sizes of the filled context that are compiled; 1: strictly two programs.", min=1
+        ),
+    ] = 4,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--no-stream",
+            help="Read every token back as it is made, or all at the end.",
+            show_default="--stream with --mode eager",
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads.", show_default="PyTorch's own number", min=1)
     ] = None,
@@ -68,32 +97,27 @@ def score(
     from recall.scoring import Run
     from recall.scoring import score as run_prompts
 
-    chosen = _choose(read_prompts(prompts), only)
-    references = {Path(name).stem: published.results_file(name) for name in reference or []}
-    run = Run(
-        max_new=max_new,
-        context=context,
-        references={name: {row.prompt_id: row for row in read_results(file)} for name, file in references.items()},
-    )
+    every = read_prompts(prompts)
+    chosen = _choose(every, only)
+    run = Run(max_new=max_new, context=context, references=_references(reference or []))
     run.check(chosen)
     torn = set_aside_torn_line(output)
     if torn:
         typer.echo(f"{output}: its last line was cut off in writing; it is set aside in {torn}", err=True)
 
     source = published.results_file(model) if engine == "recorded" else demo.resolve(model, _say)
-    opened = open_engine(
-        engine,
-        EngineOptions(source, Path(model).stem if engine == "recorded" else _name(model), dtype.value, device, threads),
-    )
+    name = Path(model).stem if engine == "recorded" else _name(model)
+    options = EngineOptions(source, name, dtype.value, device, threads, mode.value, sizes, stream)
+    opened = open_engine(engine, options)
     done = read_results(output) if output.exists() else []
-    left = still_to_do(chosen, done, opened.info, run, output)
+    left = still_to_do(chosen, every, done, opened.info, run, output)
     errors = sum(row.status == "error" for row in done)
     with appending(output) as rows, ScoreProgress(chosen, left) as progress:
         for row in run_prompts(opened, left, run, progress):
             rows.write(row)
             errors += row.status == "error"
-    everything = read_results(output)
-    typer.echo(f"{output}: {len(everything)} rows, {sum(row.found for row in everything)} found", err=True)
+    written = read_results(output)
+    typer.echo(f"{output}: {len(written)} rows, {sum(row.found for row in written)} found", err=True)
     if errors:
         raise typer.Exit(3)
 
@@ -105,6 +129,21 @@ def _say(text: str) -> None:
 def _name(model: str) -> str:
     """Return what rows call a model: a folder by its own name, so that no path of this machine gets into them."""
     return Path(model).resolve().name if Path(model).exists() else model
+
+
+def _references(names: list[str]) -> "dict[str, dict[str, ResultRow]]":
+    """Return the rows of each reference by prompt; a reference is called by its file's name."""
+    from recall import published
+    from recall.errors import RecallError
+    from recall.results import read_results
+
+    references: dict[str, dict[str, ResultRow]] = {}
+    for name in names:
+        file = published.results_file(name)
+        if file.stem in references:
+            raise RecallError(f"--reference {name}: another one is called {file.stem} too; rename one of the two files")
+        references[file.stem] = {row.prompt_id: row for row in read_results(file)}
+    return references
 
 
 def _choose(prompts: "list[Prompt]", only: str | None) -> "list[Prompt]":
