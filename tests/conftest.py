@@ -1,29 +1,70 @@
 """What the tests share: the real demo model, small random models of several families, and a tokenizer of bytes."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from generators import PromptTokenizer
-from recall import demo
+from recall import cli, demo
+from tests.small_models import CONFIGS
 
-CHAT_TEMPLATE = "{{ bos_token }}{% for message in messages %}<user>{{ message['content'] }}</user>{% endfor %}<model>"
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}<user>{{ message['content'] }}</user>{% endfor %}"
+    "{% if add_generation_prompt %}<model>{% endif %}"
+)
 
 
-def _byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: its exit code, and what it wrote on standard output and standard error."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run_recall(*arguments: object) -> Ended:
+    """Run `recall` with these arguments in this process, where torch and transformers are loaded already."""
+    out, err = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["recall", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def byte_tokenizer(
+    merges: Sequence[tuple[str, str]] = (), *, bos: bool = False
+) -> transformers.PreTrainedTokenizerFast:
+    """Return a tokenizer with one token a byte, and one for each merge; with `bos` it adds its BOS by itself."""
     specials = ["<s>", "</s>", "<pad>"]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*specials, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    merged = [left + right for left, right in merges]
+    vocabulary = {token: number for number, token in enumerate([*specials, *alphabet, *merged])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
+
+
+@pytest.fixture(scope="module")
+def threads_given_back() -> Iterator[None]:
+    """Give the tests after a module that runs commands with `--threads` their threads back."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +83,20 @@ def gemma(demo_folder: Path) -> PromptTokenizer:
 def byte_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer with one token a byte, a chat template, and a BOS that it does not add by itself."""
     folder = tmp_path_factory.mktemp("tokenizers") / "bytes"
-    tokenizer = _byte_tokenizer()
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def merging_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer with a token for half of the pairs of digits: what a record costs depends on its digits.
+
+    It adds its BOS by itself, and its chat template brings one, too.
+    """
+    folder = tmp_path_factory.mktemp("tokenizers") / "merging"
+    tokenizer = byte_tokenizer([(left, right) for left in "02468" for right in "0123456789"], bos=True)
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.save_pretrained(folder)
     return folder
@@ -64,58 +118,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
                         parameter.mul_(4)
             made[family] = tmp_path_factory.mktemp("models") / family
             model.save_pretrained(made[family])
-            _byte_tokenizer().save_pretrained(made[family])
+            byte_tokenizer().save_pretrained(made[family])
         return made[family]
 
     return folder
-
-
-_SIZES = {
-    "vocab_size": 259,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-}
-_PATTERN = ["sliding_attention", "sliding_attention", "full_attention"]
-
-
-def _llama() -> transformers.PreTrainedConfig:
-    return transformers.LlamaConfig(**_SIZES, num_hidden_layers=3)
-
-
-def _mistral() -> transformers.PreTrainedConfig:
-    return transformers.MistralConfig(**_SIZES, num_hidden_layers=3, sliding_window=48)
-
-
-def _gemma3() -> transformers.PreTrainedConfig:
-    return transformers.Gemma3TextConfig(
-        **_SIZES,
-        num_hidden_layers=6,
-        head_dim=16,
-        sliding_window=48,
-        layer_types=_PATTERN * 2,
-        query_pre_attn_scalar=16,
-    )
-
-
-def _gemma4() -> transformers.PreTrainedConfig:
-    """E2B's layout in small: the last layers share keys and values, every layer has its own embedding."""
-    return transformers.Gemma4TextConfig(
-        **_SIZES | {"num_key_value_heads": 1},
-        num_hidden_layers=9,
-        num_kv_shared_layers=3,
-        head_dim=16,
-        global_head_dim=32,
-        sliding_window=48,
-        layer_types=_PATTERN * 3,
-        hidden_size_per_layer_input=8,
-        vocab_size_per_layer_input=259,
-    )
-
-
-CONFIGS = {"llama": _llama, "mistral": _mistral, "gemma3": _gemma3, "gemma4": _gemma4}
