@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup run test
+.PHONY: setup run test bench
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -28,3 +28,7 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# How fast `ring` and `hf` read, and in how much memory; takes most of an hour on two cores.
+bench: setup
+	$(BIN)/python -m tests.bench_reading
