@@ -10,6 +10,8 @@ from engines.attention import PLAIN_ATTENTION, plain_attention
 from engines.errors import EngineError
 from engines.protocol import EngineOptions
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 AttentionInterface.register(PLAIN_ATTENTION, plain_attention)
 
 

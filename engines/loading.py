@@ -8,11 +8,9 @@ import torch
 import transformers
 
 from engines.checkpoint import open_checkpoint
-from engines.devices import attention, check_device
+from engines.devices import DTYPES, attention, check_device
 from engines.errors import EngineError
 from engines.protocol import EngineInfo, EngineOptions, Request, Setting
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def load_config(options: EngineOptions) -> Any:
@@ -41,7 +39,7 @@ class LoadedModel:
         try:
             self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(options.model))
             self.model = open_checkpoint(
-                options.model, options.model_name, _DTYPES[options.dtype], options.device, attention(options)
+                options.model, options.model_name, DTYPES[options.dtype], options.device, attention(options)
             )
         except EngineError:
             raise
