@@ -27,8 +27,8 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m pytest
 
 # How fast `ring` and `hf` read, and in how much memory; takes most of an hour on two cores.
 bench: setup
-	$(BIN)/python -m tests.bench_reading
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m tests.bench_reading
