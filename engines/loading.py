@@ -66,8 +66,8 @@ class LoadedModel:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of a reply, special tokens left out."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        """Return the text of a reply without its end token; other special tokens stay: thinking marks are some."""
+        text: str = self.tokenizer.decode([number for number in ids if number not in self.end_ids])
         return text
 
     def ends(self, reply: Sequence[int], stop: str | None) -> bool:

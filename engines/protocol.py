@@ -70,7 +70,7 @@ class Completion:
     """One answer.
 
     Attributes:
-        text: the reply, special tokens left out.
+        text: the reply without its end token.
         ids: the reply's ids, its end token included; None when the engine does not tell them.
         read_s: seconds from the first id read to the first token of the answer.
         decode_s: seconds from the first token of the answer to the last that was decoded.

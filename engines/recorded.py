@@ -39,6 +39,8 @@ class RecordedEngine:
         row = self._rows.get(request.prompt_id)
         if row is None:
             raise EngineError(f"{self._path} holds no answer to prompt {request.prompt_id!r}; leave it out with --only")
+        if row.get("status") == "error":
+            raise EngineError(f"{self._path}: the recorded run gave no answer to it ({row.get('note')})")
         return Completion(text=row.get("reply") or row.get("answer") or "", ids=row.get("reply_ids"))
 
     def _read(self) -> dict[str, dict[str, Any]]:

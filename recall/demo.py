@@ -53,6 +53,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     import torch
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()  # three bars that say nothing of the minute that it takes
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     transformers.AutoTokenizer.from_pretrained(**source).save_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)

@@ -1,10 +1,12 @@
 """The compiled ring engine gives eager's tokens from a number of graphs that is fixed in advance, without a break."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from engines import EngineError, EngineOptions, Request
 from engines.hf import HfEngine
@@ -102,3 +104,16 @@ def test_a_device_that_is_not_there_is_one_sentence_at_once(
 def test_the_plain_reference_refuses_to_be_compiled(small_model: Callable[[str], Path]) -> None:
     with pytest.raises(EngineError, match="--mode compile is for --engine ring"):
         HfEngine(EngineOptions(small_model("llama"), "llama", mode="compile"))
+
+
+def test_a_reply_keeps_special_tokens_but_its_end_so_that_thinking_marks_are_seen(
+    small_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "thinks"
+    shutil.copytree(small_model("llama"), folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    tokenizer.save_pretrained(folder)
+    loaded = RingEngine(EngineOptions(folder, "thinks")).loaded
+    reply = loaded.encode("<think>123456</think>654321</s>")
+    assert loaded.decode(reply) == "<think>123456</think>654321"

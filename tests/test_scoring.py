@@ -240,3 +240,10 @@ def test_a_reference_that_answered_another_prompt_of_that_name_is_refused(
     rows[prompts[1].id] = rows[prompts[1].id].model_copy(update=change)
     with pytest.raises(RecallError, match=f"theirs: its row for prompt {prompts[1].id!r} answers another prompt"):
         Run(max_new=None, context=None, references={"theirs": rows}).check(prompts)
+
+
+def test_a_recorded_error_stays_an_error(recorded_but_one: Engine, prompts: list[Prompt], tmp_path: Path) -> None:
+    rows = _score(recorded_but_one, prompts)
+    file = tmp_path / "with-an-error.jsonl"
+    file.write_text("".join(row.model_dump_json() + "\n" for row in rows))
+    assert [row.status for row in _score(_open("recorded", file), prompts)] == [row.status for row in rows]
