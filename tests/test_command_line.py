@@ -16,8 +16,6 @@ from recall import published
 from recall.results import ResultRow, read_results
 from tests.conftest import Ended, byte_tokenizer, run_recall
 
-pytestmark = pytest.mark.usefixtures("threads_given_back")
-
 # Added to the promised calls: on one thread they cost the least where the processors are shared with others.
 ONE_THREAD = "--threads 1"
 COLUMNS = ["context", "prompt", "read s", "read tok/s", "decode", "answer", "found", "record"]

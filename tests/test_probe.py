@@ -20,15 +20,6 @@ Engines = Callable[[str, DType, Mode], RingEngine]
 References = Callable[[str, DType], Reference]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Run on one thread: products as small as these take longer on two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def engine_of(small_model: Callable[[str], Path]) -> Engines:
     """Return a new engine over a small model."""

@@ -20,8 +20,6 @@ from recall.results import ResultRow, appending, read_results, set_aside_torn_li
 from recall.scoring import Run, score
 from tests.conftest import Ended, run_recall
 
-pytestmark = pytest.mark.usefixtures("threads_given_back")
-
 TIMES = {"read_s", "read_tok_s", "decode_tok_s"}
 PROMPTS = 20
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,6 @@ def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
         key.replace("layers.5.", "layers.8."): state[key].clone() for key in state if "layers.5.self_attn.k_" in key
     }
     return {key.replace("model.", "model.language_model.", 1): value for key, value in (state | unused).items()}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Models this small only wait for a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
