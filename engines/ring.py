@@ -122,16 +122,18 @@ class RingEngine:
     def _until_end(self, reply: list[int], stop: str | None) -> list[int]:
         """Return a reply up to its end; what was decoded after it is nobody's answer."""
         for length in range(1, len(reply) + 1):
-            if _checked_id(reply[length - 1]) in self.loaded.end_ids or self.loaded.ends(reply[:length], stop):
+            _check_id(reply[length - 1])
+            if self.loaded.ends(reply[:length], stop):
                 return reply[:length]
         return reply
 
 
 def _checked(token: Tensor) -> int:
-    return _checked_id(int(token))
+    number = int(token)
+    _check_id(number)
+    return number
 
 
-def _checked_id(token: int) -> int:
-    if token == NAN_TOKEN:
+def _check_id(number: int) -> None:
+    if number == NAN_TOKEN:
         raise EngineError("the model gives NaN logits: try --dtype fp32, or check its weights")
-    return token
