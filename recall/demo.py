@@ -15,11 +15,6 @@ _CONVERSION = 1
 _END_IDS = [1, 106]
 
 
-def resolve(model: str, say: Callable[[str], None]) -> str | Path:
-    """Return what transformers loads for a model's name: the converted demo model's folder, or the name as it is."""
-    return demo_folder(say) if model == NAME else model
-
-
 def demo_folder(say: Callable[[str], None]) -> Path:
     """Return the folder of the converted demo model; convert it first, once, which takes a minute or two.
 

@@ -80,7 +80,7 @@ def generate(
     """
     from generators import PromptTokenizer, laptop_specs, make_prompts, seeded_specs, write_prompts
     from generators.sets import ANSWER_ROOM, PRESETS
-    from recall import demo
+    from recall import models
     from recall.errors import RecallError
 
     if preset is None:
@@ -104,19 +104,13 @@ def generate(
                 raise RecallError(f"--preset {preset} fixes its own {option}: leave {option} out")
         specs, one_source = laptop_specs(form.value), True
     _refuse_overwriting(output)
-    counter = PromptTokenizer(demo.resolve(tokenizer, lambda text: typer.echo(text, err=True)), name=_name(tokenizer))
+    counter = PromptTokenizer(models.resolve(tokenizer), name=models.shown_name(tokenizer))
     prompts = list(make_prompts(specs, counter, form.value, one_source=one_source))
     if preset is not None:
         _check_against_manifest(preset, prompts)
     write_prompts(output, (prompt.manifest_line() for prompt in prompts) if manifest else prompts)
     sizes = [prompt.prompt_tokens for prompt in prompts]
     typer.echo(f"{output}: {len(prompts)} prompts of {min(sizes)} to {max(sizes)} tokens", err=True)
-
-
-def _name(tokenizer: str) -> str | None:
-    from recall import demo
-
-    return demo.NAME if tokenizer == demo.NAME else None
 
 
 def _refuse_overwriting(output: Path) -> None:

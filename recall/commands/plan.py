@@ -1,6 +1,5 @@
 """`recall plan`: what a model and a context cost in memory, arithmetic and traffic, without weights."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -73,7 +72,7 @@ def _config(shape: str | None, model: str | None) -> tuple[str, Any]:
     from engines import EngineOptions
     from engines.loading import load_config
     from engines.shapes import shape_config
-    from recall import demo
+    from recall import demo, models
     from recall.errors import RecallError
 
     if (shape is None) == (model is None):
@@ -83,8 +82,7 @@ def _config(shape: str | None, model: str | None) -> tuple[str, Any]:
     assert model is not None
     if model == demo.NAME:
         return model, shape_config(_DEMO_SHAPE)
-    name = Path(model).resolve().name if Path(model).exists() else model
-    return name, load_config(EngineOptions(model, model))
+    return models.shown_name(model), load_config(EngineOptions(model, model))
 
 
 def _layers(made: "Plan") -> "Table":

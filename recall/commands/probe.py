@@ -1,7 +1,6 @@
 """`recall probe`: looks for defects of the ring cache in a model, without prompts or a second engine."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -58,11 +57,10 @@ def probe(
     from rich.table import Table
 
     from engines import EngineOptions
-    from recall import demo
+    from recall import models
 
-    source = demo.resolve(model, lambda text: typer.echo(text, err=True))
-    name = Path(model).resolve().name if Path(model).exists() else model
-    options = EngineOptions(source, name, dtype.value, device, threads)
+    name = models.shown_name(model)
+    options = EngineOptions(models.resolve(model), name, dtype.value, device, threads)
     table = Table("program", "check", "rows", "where", "tokens", "largest", "allowed", "")
     alarms = compared = 0
     for program, rows in _probed(options, context, mode):

@@ -90,7 +90,7 @@ def score(
     """
     from engines import EngineOptions, open_engine
     from generators import read_prompts
-    from recall import demo, published
+    from recall import models, published
     from recall.progress import ScoreProgress
     from recall.results import appending, read_results, set_aside_torn_line
     from recall.resume import still_to_do
@@ -105,8 +105,8 @@ def score(
     if torn:
         typer.echo(f"{output}: its last line was cut off in writing; it is set aside in {torn}", err=True)
 
-    source = published.results_file(model) if engine == "recorded" else demo.resolve(model, _say)
-    name = Path(model).stem if engine == "recorded" else _name(model)
+    source = published.results_file(model) if engine == "recorded" else models.resolve(model)
+    name = Path(model).stem if engine == "recorded" else models.shown_name(model)
     options = EngineOptions(source, name, dtype.value, device, threads, mode.value, sizes, stream)
     opened = open_engine(engine, options)
     done = read_results(output) if output.exists() else []
@@ -120,15 +120,6 @@ def score(
     typer.echo(f"{output}: {len(written)} rows, {sum(row.found for row in written)} found", err=True)
     if errors:
         raise typer.Exit(3)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _name(model: str) -> str:
-    """Return what rows call a model: a folder by its own name, so that no path of this machine gets into them."""
-    return Path(model).resolve().name if Path(model).exists() else model
 
 
 def _references(names: list[str]) -> "dict[str, dict[str, ResultRow]]":
