@@ -42,12 +42,12 @@ class _Program(nn.Module):
             self._own(str(index), layer, "values")
 
     def forward(self, ids: Tensor, positions: Tensor) -> list[Tensor]:
-        """Read ids `[n]` at positions `[n]`; return the next token, if it is asked for, and the whole new cache."""
+        """Read ids `[n]` at positions `[n]`; return the step, if it is asked for, and the whole new cache."""
         for buffer, (owner, attribute) in self._owners.items():
             setattr(owner, attribute, getattr(self, buffer).clone())
-        answer = []
+        answer: list[Tensor] = []
         if self._name == "step":
-            answer = [self._programs.step(ids, positions, self._cache.slots)]
+            answer = list(self._programs.step(ids, positions, self._cache.slots))
         else:
             self._programs.piece(ids, positions, self._cache.slots)
         return [*answer, *(getattr(owner, attribute) for owner, attribute in self._owners.values())]

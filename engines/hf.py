@@ -1,11 +1,15 @@
 """The plain reference: transformers' own `generate` on the whole prompt, greedy."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from engines.choices import choices_of, likeliest, usable
 from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits
 from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request
@@ -44,10 +48,13 @@ class HfEngine:
             eos_token_id=sorted(self.loaded.end_ids) or None,
             stopping_criteria=StoppingCriteriaList([watch]),
             return_dict_in_generate=True,
+            output_logits=True,
         )
         end = time.perf_counter()
         on_read(len(request.ids))
-        reply = output.sequences[0, len(request.ids) :].tolist()
+        answer = output.sequences[0, len(request.ids) :]
+        reply = answer.tolist()
+        told = likeliest(torch.cat(output.logits), answer)
         return Completion(
             text=self.loaded.decode(reply),
             ids=reply,
@@ -58,7 +65,18 @@ class HfEngine:
             cache_bytes=sum(
                 layer.keys.nbytes + layer.values.nbytes for layer in output.cache.layers if layer.keys is not None
             ),
+            tokens_read=len(request.ids),
+            finish="stop" if self.loaded.ends(reply, request.stop) else "length",
+            choices=choices_of(told[0].tolist(), told[1].tolist()),
         )
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int], last: int, context: int) -> NDArray[np.float32]:
+        """Give the model all ids at once, without a cache; return the logits after the last `last`, `[last, V]`."""
+        check_fits(Request("of a divergence", ids, 0, context))
+        prompt = torch.tensor([list(ids)], device=self.loaded.device)
+        output = self.loaded.model(prompt, use_cache=False, logits_to_keep=last)
+        return usable(output.logits[0])
 
 
 class _Watch(StoppingCriteria):

@@ -1,16 +1,22 @@
 """Loads a model and its tokenizer with transformers, and knows how its answers end. Shared by `ring` and `hf`."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from transformers.utils.hub import cached_file
 
 from engines.checkpoint import open_checkpoint
 from engines.devices import DTYPES, attention, check_device
 from engines.errors import EngineError
-from engines.protocol import EngineInfo, EngineOptions, Request, Setting
+from engines.fingerprint import fingerprint
+from engines.fits import check_fits
+from engines.protocol import EngineInfo, EngineOptions, Setting
+
+__all__ = ["LoadedModel", "check_fits", "load_config"]
 
 
 def load_config(options: EngineOptions) -> Any:
@@ -58,7 +64,13 @@ class LoadedModel:
             device=self._options.device,
             settings=settings,
             versions={"torch": torch.__version__, "transformers": transformers.__version__},
+            window=_window(self.model.config.get_text_config()),
+            fingerprint=self._fingerprint,
         )
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(Path(cached_file(str(self._options.model), "config.json")).parent)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a complete text; nothing is added to it."""
@@ -80,13 +92,10 @@ class LoadedModel:
         return frozenset(end for end in [*ends, self.tokenizer.eos_token_id] if end is not None)
 
 
-def check_fits(request: Request) -> None:
-    """Raise `EngineError` when prompt and answer do not fit into the context together."""
-    if len(request.ids) + request.max_new > request.context:
-        raise EngineError(
-            f"prompt {request.prompt_id!r} has {len(request.ids)} tokens and its answer up to {request.max_new}: "
-            f"they do not fit into a context of {request.context}; give a larger --context or a smaller --max-new"
-        )
+def _window(config: Any) -> int | None:
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return window if getattr(config, "use_sliding_window", True) and "sliding_attention" in kinds else None
 
 
 def _cannot_load(options: EngineOptions, error: Exception) -> EngineError:

@@ -113,8 +113,8 @@ class Probe:
         engine, wanted = self._engine, self._wanted
         ids = wanted.ids[: case.tokens]
         _, programs = engine.prepare(wanted.context)
-        token = engine.read(programs, ids)
-        tokens = [token, *engine.decode(programs, token, case.tokens, case.steps)]
+        step = engine.read(programs, ids)
+        tokens = [step.token, *(step.token for step in engine.decode(programs, step, case.tokens, case.steps))]
         # The last token that was read, once more over itself: a step gives a token, not its logits.
         fed = torch.tensor(ids[-1:], device=engine.loaded.device) if case.steps == 0 else tokens[-2]
         end = case.tokens + case.steps
@@ -156,8 +156,8 @@ class Probe:
             _, programs = engine.prepare(self._wanted.context)
             taps.kept.clear()
             taps.following = ids[min(case.tokens, len(ids) - 1)]
-            token = engine.read(programs, ids[: case.tokens], keep)
-            for _ in engine.decode(programs, token, case.tokens, case.steps):
+            step = engine.read(programs, ids[: case.tokens], keep)
+            for _ in engine.decode(programs, step, case.tokens, case.steps):
                 keep(1)
         return Outputs(values, seen)
 

@@ -7,14 +7,17 @@ of full and sliding attention layers.
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engines.choices import NAN_LOGITS, choices_of, usable
 from engines.devices import compiler
 from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits, load_config
-from engines.programs import NAN_TOKEN, Programs
+from engines.programs import NAN_TOKEN, Programs, Step
 from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request, Setting
 from engines.ring_cache import PIECE, RingCache, layer_kinds
 
@@ -22,20 +25,22 @@ from engines.ring_cache import PIECE, RingCache, layer_kinds
 class RingEngine:
     """Greedy decoding over a `RingCache`."""
 
-    def __init__(self, options: EngineOptions) -> None:
-        """Load `options.model`; a kind of layer that the ring cannot hold is refused before the weights are read."""
+    def __init__(self, options: EngineOptions, loaded: LoadedModel | None = None) -> None:
+        """Load `options.model`, unless it is `loaded` already.
+
+        A kind of layer that the ring cannot hold is refused before the weights are read.
+        """
         self.config = load_config(options)
         layer_kinds(self.config)
         self._backend = compiler(options)
         # Reading a token back makes the device wait. Where that costs nothing, an answer ends as soon as it is over.
         self._stream = options.mode == "eager" if options.stream is None else options.stream
         # A compiler, and TorchTPU in every mode, makes a program for each new shape: there all shapes are fixed.
-        fixed = self._backend is not None or options.device.startswith("tpu")
-        self._sizes = options.sizes if fixed else None
+        self.fixed_shapes = self._backend is not None or options.device.startswith("tpu")
+        self._sizes = options.sizes if self.fixed_shapes else None
         self._settings: dict[str, Setting] = {"mode": options.mode, "stream": self._stream, "sizes": self._sizes}
-        self.loaded = LoadedModel(options)
-        self._cache: RingCache | None = None
-        self._programs: Programs | None = None
+        self.loaded = loaded or LoadedModel(options)
+        self._ready: tuple[RingCache, Programs] | None = None
 
     @property
     def info(self) -> EngineInfo:
@@ -51,55 +56,85 @@ class RingEngine:
         """Read the prompt in pieces of 256 tokens and decode greedily until the answer ends."""
         check_fits(request)
         cache, programs = self.prepare(request.context)
+        return self.answer(cache, programs, request, on_read)
+
+    def answer(
+        self, cache: RingCache, programs: Programs, request: Request, on_read: OnRead, begin: int = 0
+    ) -> Completion:
+        """Answer a request whose first `begin` ids, whole pieces, are in the cache already."""
         start = time.perf_counter()
-        token = self.read(programs, request.ids, on_read)
-        reply = [_checked(token)]
+        steps = [self.read(programs, request.ids, on_read, begin)]
+        reply = [_checked(steps[0].token)]
         first = time.perf_counter()
-        steps = self.decode(programs, token, len(request.ids), request.max_new - 1)
+        following = self.decode(programs, steps[0], len(request.ids), request.max_new - 1)
         if self._stream:
             while not self.loaded.ends(reply, request.stop) and len(reply) < request.max_new:
-                reply.append(_checked(next(steps)))
-            decoded = len(reply) - 1
+                steps.append(next(following))
+                reply.append(_checked(steps[-1].token))
         else:
-            tokens = list(steps)
-            decoded = len(tokens)
-            if tokens:
-                reply = self._until_end([*reply, *torch.cat(tokens).tolist()], request.stop)
+            steps.extend(following)
+            reply = self._until_end(torch.cat([step.token for step in steps]).tolist(), request.stop)
+        end = time.perf_counter()
+        told = steps[: len(reply)]
         return Completion(
             text=self.loaded.decode(reply),
             ids=reply,
             read_s=first - start,
-            decode_s=time.perf_counter() - first,
-            decoded=decoded,
+            decode_s=end - first,
+            decoded=len(steps) - 1,
             cache_bytes=cache.bytes,
             graphs=programs.graphs,
             breaks=programs.breaks,
+            tokens_read=len(request.ids),
+            finish="stop" if self.loaded.ends(reply, request.stop) else "length",
+            choices=choices_of(
+                torch.cat([step.ids for step in told]).tolist(), torch.cat([step.logprobs for step in told]).tolist()
+            ),
         )
 
-    def prepare(self, context: int) -> tuple[RingCache, Programs]:
-        """Return an empty cache that holds `context` tokens, and its programs; compiled ones are compiled here."""
-        if self._cache is None or self._programs is None or self._cache.context != context:
-            self._cache = self._programs = None  # freed before the next ones are allocated
-            self._cache = RingCache(self.config, context, self.loaded.device)
-            self._programs = Programs(self.loaded.model, self._cache, self._backend, self._sizes)
-            if self._backend is not None:
-                self._programs.compile_all()
-        self._cache.clear()
-        return self._cache, self._programs
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int], last: int, context: int) -> NDArray[np.float32]:
+        """Read ids in pieces and the last `last` one by one; return the logits after each of those, `[last, V]`."""
+        check_fits(Request("of a divergence", ids, 0, context))
+        _, programs = self.prepare(context)
+        prompt = torch.tensor(list(ids), device=self.loaded.device)
+        begin = len(ids) - last
+        self.fill(programs, prompt[:begin])
+        positions = torch.arange(begin, len(ids), device=self.loaded.device)
+        rows = [
+            programs.logits(prompt[at : at + 1], positions[at - begin : at - begin + 1], at + 1)
+            for at in range(begin, len(ids))
+        ]
+        return usable(torch.stack(rows))
 
-    def read(self, programs: Programs, ids: Sequence[int], on_read: OnRead = lambda _: None) -> Tensor:
-        """Read a whole prompt into the empty cache and return the token `[1]` that follows it."""
+    def prepare(self, context: int, spare: int = 0) -> tuple[RingCache, Programs]:
+        """Return an empty cache that holds `context` tokens, and its programs; compiled ones are compiled here.
+
+        `spare`: slots for branches.
+        """
+        ready = self._ready
+        if ready is None or (ready[0].context, ready[0].spare) != (context, spare):
+            ready = self._ready = None  # freed before the next ones are allocated
+            cache = RingCache(self.config, context, self.loaded.device, spare)
+            ready = self._ready = cache, Programs(self.loaded.model, cache, self._backend, self._sizes)
+            if self._backend is not None:
+                ready[1].compile_all()
+        ready[0].clear()
+        return ready
+
+    def read(self, programs: Programs, ids: Sequence[int], on_read: OnRead = lambda _: None, begin: int = 0) -> Step:
+        """Read a prompt from `begin` on, a multiple of `PIECE`; return the step that gives the token after it."""
         if not ids:
             raise EngineError("the prompt holds no tokens: make the set again with `recall generate`")
         prompt = torch.tensor(list(ids), device=self.loaded.device)
         last = len(ids) - 1
-        self.fill(programs, prompt[:last], on_read)
-        token = programs.step(prompt[last:], torch.tensor([last], device=self.loaded.device), last + 1)
+        self.fill(programs, prompt[begin:last], on_read, begin)
+        step = programs.step(prompt[last:], torch.tensor([last], device=self.loaded.device), last + 1)
         on_read(1)
-        return token
+        return step
 
-    def fill(self, programs: Programs, ids: Tensor, on_read: OnRead = lambda _: None) -> None:
-        """Read ids `[n]` into the empty cache, piece by piece."""
+    def fill(self, programs: Programs, ids: Tensor, on_read: OnRead = lambda _: None, at: int = 0) -> None:
+        """Read ids `[n]`, the first of which stands at position `at`, a multiple of `PIECE`, piece by piece."""
         for begin in range(0, len(ids), PIECE):
             piece = ids[begin : begin + PIECE]
             real = len(piece)
@@ -107,17 +142,17 @@ class RingEngine:
                 # Padding lies behind every real token: the mask hides it from them, and each later token is written
                 # over it before it would be seen.
                 piece = pad(piece, (0, PIECE - len(piece)))
-            end = begin + len(piece)
-            programs.piece(piece, torch.arange(begin, end, device=self.loaded.device), end)
+            end = at + begin + len(piece)
+            programs.piece(piece, torch.arange(at + begin, end, device=self.loaded.device), end)
             on_read(real)
 
-    def decode(self, programs: Programs, token: Tensor, position: int, count: int) -> Iterator[Tensor]:
-        """Yield `count` more tokens `[1]` after `token`, which stands at `position`; nothing is read back."""
+    def decode(self, programs: Programs, step: Step, position: int, count: int) -> Iterator[Step]:
+        """Yield `count` more steps after `step`, whose token stands at `position`; nothing is read back."""
         at = torch.tensor([position], device=self.loaded.device)
         for end in range(position + 1, position + 1 + count):
-            token = programs.step(token, at, end)
+            step = programs.step(step.token, at, end)
             at = at + 1
-            yield token
+            yield step
 
     def _until_end(self, reply: list[int], stop: str | None) -> list[int]:
         """Return a reply up to its end; what was decoded after it is nobody's answer."""
@@ -136,4 +171,4 @@ def _checked(token: Tensor) -> int:
 
 def _check_id(number: int) -> None:
     if number == NAN_TOKEN:
-        raise EngineError("the model gives NaN logits: try --dtype fp32, or check its weights")
+        raise EngineError(NAN_LOGITS)

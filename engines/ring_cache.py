@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from engines.errors import EngineError
 
 PIECE = 256
+TRUNK = 0  # no branch: seen by every branch
 Pair = tuple[Tensor, Tensor]
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
@@ -46,33 +47,66 @@ class Filled(Exception):  # noqa: N818 - no error: the forward has done all it w
 
 
 class SlotTable:
-    """Which position each slot of one kind of layer holds: one table for all layers of that kind."""
+    """Which position each slot of one kind of layer holds: one table for all layers of that kind.
 
-    def __init__(self, slots: int, window: int | None, device: torch.device) -> None:
+    In front of the slots there may be spare ones, for branches: texts that go on from what has been read, side by
+    side, and do not see each other. Spare slots are given out from the last to the first, so that those in use and
+    the slots behind them lie together.
+    """
+
+    def __init__(self, slots: int, window: int | None, device: torch.device, spare: int = 0) -> None:
         """Make an empty table of `slots` slots, for layers that look back `window` positions (None: all)."""
         self.slots = slots
         self.window = window
-        self.positions = torch.full((slots,), -1, device=device)  # [slots]; -1: empty
+        self.spare = spare
+        self.positions = torch.full((spare + slots,), -1, device=device)  # -1: empty
+        self.branches = torch.full((spare + slots,), TRUNK, device=device)
         self.write: Tensor  # [n]: the slots that the positions being read go to
-        self.visible = 0  # slots from the first on that are attended to: all that may hold something
+        self.first = spare  # slots from `first` to `last` are attended to: all that may hold something
+        self.last = spare
+        self._free = spare  # spare slots from here on are in use
 
     def clear(self) -> None:
         """Empty every slot."""
         self.positions.fill_(-1)
+        self._free = self.spare
+
+    def clear_branches(self) -> None:
+        """Empty the spare slots."""
+        self.positions[: self.spare] = -1
+        self._free = self.spare
 
     def place(self, positions: Tensor, visible: int) -> Tensor:
         """Give positions `[n]` their slots and return their mask, `[1, 1, n, visible]`.
 
         Positions are read in rising order, so those below `visible` lie in the first `visible` slots.
         """
-        self.write = positions % self.slots
+        self.write = positions % self.slots + self.spare
         self.positions.index_copy_(0, self.write, positions)
-        self.visible = min(visible, self.slots)
-        held, asking = self.positions[None, : self.visible], positions[:, None]
+        self.first, self.last = self.spare, self.spare + min(visible, self.slots)
+        return self._reach(positions)[None, None]
+
+    def place_branches(self, positions: Tensor, branches: Tensor, visible: int) -> Tensor:
+        """Give positions `[n]` of branches `[n]` spare slots and return their mask, `[1, 1, n, slots attended to]`.
+
+        A token sees what was read before the branches, what `TRUNK` holds among them, and its own branch.
+        """
+        begin = self._free - len(positions)
+        self.write = torch.arange(begin, self._free, device=positions.device)
+        self.positions[begin : self._free] = positions
+        self.branches[begin : self._free] = branches
+        self._free = begin
+        self.first, self.last = begin, self.spare + min(visible, self.slots)
+        of = self.branches[None, begin : self.last]
+        return (self._reach(positions) & ((of == TRUNK) | (of == branches[:, None])))[None, None]
+
+    def _reach(self, positions: Tensor) -> Tensor:
+        """Return which of the slots attended to hold what positions `[n]` look back to, `[n, slots attended to]`."""
+        held, asking = self.positions[None, self.first : self.last], positions[:, None]
         mask = (held >= 0) & (held <= asking)
         if self.window is not None:
             mask &= held > asking - self.window
-        return mask[None, None]
+        return mask
 
 
 class RingLayer(CacheLayerMixin):
@@ -87,25 +121,27 @@ class RingLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the slots: zeros, since attention weighs an empty slot with zero and zero times NaN is NaN."""
         batch, heads, _, size = key_states.shape
-        self.keys = key_states.new_zeros(batch, heads, self.table.slots, size)
-        self.values = value_states.new_zeros(batch, heads, self.table.slots, value_states.shape[-1])
+        slots = self.table.spare + self.table.slots
+        self.keys = key_states.new_zeros(batch, heads, slots, size)
+        self.values = value_states.new_zeros(batch, heads, slots, value_states.shape[-1])
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Pair:
-        """Store keys and values `[1, H, n, D]` at the placed slots; return those to attend to, `[1, H, visible, D]`."""
+        """Store keys and values `[1, H, n, D]` at the placed slots; return those to attend to, `[1, H, slots, D]`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys.index_copy_(2, self.table.write, key_states)
         self.values.index_copy_(2, self.table.write, value_states)
-        return self.keys[:, :, : self.table.visible], self.values[:, :, : self.table.visible]
+        seen = slice(self.table.first, self.table.last)
+        return self.keys[:, :, seen], self.values[:, :, seen]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return how many keys are attended to, and the first one's place (transformers' cache interface)."""
-        return self.table.visible, 0
+        return self.get_seq_length(), 0
 
     def get_seq_length(self) -> int:
         """Return how many slots are attended to (transformers' cache interface)."""
-        return self.table.visible
+        return self.table.last - self.table.first
 
     def get_max_length(self) -> int:
         """Return the number of slots (transformers' cache interface)."""
@@ -120,8 +156,8 @@ class RingLayer(CacheLayerMixin):
 class RingCache(Cache):
     """The cache of a whole model for one context size, one sequence at a time."""
 
-    def __init__(self, config: Any, context: int, device: torch.device) -> None:
-        """Make an empty cache that holds `context` positions for the model of `config`."""
+    def __init__(self, config: Any, context: int, device: torch.device, spare: int = 0) -> None:
+        """Make an empty cache that holds `context` positions, and `spare` for branches, for the model of `config`."""
         kinds = layer_kinds(config)
         # Whole pieces: a last piece that is padded to its full length has slots of its own.
         self.slots = -(-context // PIECE) * PIECE
@@ -130,7 +166,8 @@ class RingCache(Cache):
         self.storing_layers = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", 0) or 0)
         window = {_FULL: None, _SLIDING: getattr(config, "sliding_window", None)}
         slots = {_FULL: self.slots, _SLIDING: min(self.slots, (window[_SLIDING] or 0) + PIECE)}
-        self.tables = {kind: SlotTable(slots[kind], window[kind], device) for kind in set(kinds)}
+        self.spare = spare
+        self.tables = {kind: SlotTable(slots[kind], window[kind], device, spare) for kind in set(kinds)}
         super().__init__(layers=[RingLayer(self.tables[kind]) for kind in kinds])
         self._filling = False
         # What transformers makes itself in `create_masks_for_generate`: a mask a kind where a configuration
@@ -147,8 +184,40 @@ class RingCache(Cache):
 
         `visible` is a number above all positions read so far: slots from there on are not attended to.
         """
-        masks = {kind: table.place(positions, visible) for kind, table in self.tables.items()}
+        return self._masks({kind: table.place(positions, visible) for kind, table in self.tables.items()})
+
+    def place_branches(self, positions: Tensor, branches: Tensor, visible: int) -> dict[str, Tensor] | Tensor:
+        """Give positions `[n]` of branches `[n]` spare slots in every layer; return the attention mask."""
+        return self._masks(
+            {kind: table.place_branches(positions, branches, visible) for kind, table in self.tables.items()}
+        )
+
+    def clear_branches(self) -> None:
+        """Forget all branches: what was read before them is as it was."""
+        for table in self.tables.values():
+            table.clear_branches()
+
+    def _masks(self, masks: dict[str, Tensor]) -> dict[str, Tensor] | Tensor:
         return masks if self._masks_by_kind else next(iter(masks.values()))
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put back at the end what rings and slot tables hold now.
+
+        A full layer's slots need no copy: what is written into them behind a position is written over when that
+        position is read again.
+        """
+        rings = [layer for layer in self.layers if layer.is_sliding and layer.is_initialized]
+        held = [(layer.keys.clone(), layer.values.clone()) for layer in rings]
+        positions = [table.positions.clone() for table in self.tables.values()]
+        try:
+            yield
+        finally:
+            for layer, (keys, values) in zip(rings, held, strict=True):
+                layer.keys.copy_(keys)
+                layer.values.copy_(values)
+            for table, before in zip(self.tables.values(), positions, strict=True):
+                table.positions.copy_(before)
 
     @contextmanager
     def filling(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Two engines without a model, which answer from the prompt's own text: for tests, and for checking a set.
 
-`oracle` finds every record; `first-record` always gives the first one, as a model does that lost the question.
+`oracle` finds every record, whatever the task; `first-record` always gives the first one, as a model does that lost
+the question.
 """
 
 import re
@@ -10,12 +11,14 @@ import transformers
 from engines.errors import EngineError
 from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request
 
-_RECORD = re.compile(r"record (\d+) is (\d{6})\.", re.IGNORECASE)
-_ASKED = re.compile(r"record (\d+)", re.IGNORECASE)
+_RECORD = re.compile(r"(?:record (\d+) is|Datensatz (\d+) lautet) (\d{6})\.")
+# What a question asks for: a record by its code, or codes by records.
+_CODE = re.compile(r"code (\d{6})")
+_ASKED = re.compile(r"(?:[Rr]ecords?|Datensatz) (\d+(?:(?:, | and )\d+)*)")
 
 
 class OracleEngine:
-    """Answers with the code of the record that the prompt asks for last."""
+    """Answers with the codes of the records that the prompt asks for last, or with the record of the code."""
 
     name = "oracle"
 
@@ -40,20 +43,24 @@ class OracleEngine:
     def complete(self, request: Request, on_read: OnRead) -> Completion:
         """Read the prompt's text and answer."""
         text = self._tokenizer.decode(list(request.ids))
-        records = {int(number): code for number, code in _RECORD.findall(text)}
-        asked = int(_ASKED.findall(text)[-1])
+        records = {english or german: code for english, german, code in _RECORD.findall(text)}
+        code = _CODE.search(text)
+        asked = self._asked(records, text, code and code[1])
         on_read(len(request.ids))
-        reply = self._answer(records, asked)
-        return Completion(text=reply, ids=self.encode(reply))
+        reply = ", ".join(number if code else records[number] for number in asked)
+        return Completion(text=reply, ids=self.encode(reply), tokens_read=len(request.ids), finish="stop")
 
-    def _answer(self, records: dict[int, str], asked: int) -> str:
-        return records[asked]
+    def _asked(self, records: dict[str, str], text: str, code: str | None) -> list[str]:
+        """Return the numbers of the records to answer with, as they are printed."""
+        if code is None:
+            return re.findall(r"\d+", _ASKED.findall(text)[-1])
+        return [next(number for number, other in records.items() if other == code)]
 
 
 class FirstRecordEngine(OracleEngine):
-    """Answers with the code of the first record, whatever is asked."""
+    """Answers with the first record, whatever is asked."""
 
     name = "first-record"
 
-    def _answer(self, records: dict[int, str], asked: int) -> str:
-        return records[min(records)]
+    def _asked(self, records: dict[str, str], text: str, code: str | None) -> list[str]:
+        return [next(iter(records))]

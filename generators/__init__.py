@@ -1,4 +1,4 @@
-"""Prompts by seed: numbered records, each with a random code, and the question for one of them.
+"""Prompts by seed: numbered records, each with a random code, and a question about them.
 
 This package knows tokenizers and text; it runs no model and imports no torch of its own.
 """
@@ -6,13 +6,18 @@ This package knows tokenizers and text; it runs no model and imports no torch of
 from generators.errors import GeneratorError
 from generators.prompts import Prompt, read_prompts, write_prompts
 from generators.sets import PromptSpec, laptop_specs, make_prompts, seeded_specs
+from generators.tasks import TASKS, Gives, Task, TaskName
 from generators.tokens import PromptTokenizer, sha256_of_ids
 
 __all__ = [
+    "TASKS",
     "GeneratorError",
+    "Gives",
     "Prompt",
     "PromptSpec",
     "PromptTokenizer",
+    "Task",
+    "TaskName",
     "laptop_specs",
     "make_prompts",
     "read_prompts",

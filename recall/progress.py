@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from generators import Prompt
+from generators.lines import shown
 from recall.results import ResultRow
 
 
@@ -56,7 +57,7 @@ class ScoreProgress:
         self._bars.advance(self._tokens, row.prompt_tokens - self._read)
         self._bars.advance(self._prompts)
         self._done += 1
-        answer = row.note if row.status == "error" else f"{row.answer or '-'} {row.outcome}"
+        answer = f"{row.answer or '-'} {row.outcome}" if row.status == "ok" else f"{row.status}: {shown(row.note or '', 1000)}"
         self._console.print(
             f"[{self._done}/{self._total}] {row.prompt_id}  {row.prompt_tokens} tokens  {answer}", markup=False
         )

@@ -30,10 +30,21 @@ def results_file(name: str) -> Path:
     Raises:
         RecallError: when it is neither.
     """
+    return _file("results", name, "neither a results file nor a published run")
+
+
+def prompts_file(name: str) -> Path:
+    """Return the prompt set or manifest that `name` means: a path, or the name of a published set.
+
+    Raises:
+        RecallError: when it is neither.
+    """
+    return _file("datasets", name, "neither a prompt set nor a published one")
+
+
+def _file(kind: Kind, name: str, neither: str) -> Path:
     if Path(name).is_file():
         return Path(name)
-    if name in names("results"):
-        return folder("results") / f"{name}.jsonl"
-    raise RecallError(
-        f"{name!r} is neither a results file nor a published run: give a path, or one of {', '.join(names('results'))}"
-    )
+    if name in names(kind):
+        return folder(kind) / f"{name}.jsonl"
+    raise RecallError(f"{name!r} is {neither}: give a path, or one of {', '.join(names(kind))}")

@@ -1,16 +1,14 @@
-"""The result row: what one engine answered to one prompt, as a line of JSONL, and the file of them.
+"""The result row: what one engine answered to one prompt, as a line of JSONL, and the file of them."""
 
-Rows are appended and flushed one by one, so a stopped run loses at most the row it was in the middle of.
-"""
-
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from generators import GeneratorError
+from generators.lines import Name, first_complaint, numbered_lines
 from recall.errors import RecallError
 
 
@@ -20,12 +18,13 @@ class Outcome(StrEnum):
     FOUND = "found"  # the asked record's code
     OTHER_RECORD = "other-record"  # another record's code
     NO_RECORD = "no-record"  # a code that no record has
+    PARTIAL = "partial"  # one or more codes of several asked records, but not all of them and these alone, in order
     SEVERAL_CODES = "several-codes"
     NO_CODE = "no-code"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Agreement(_Strict):
@@ -36,13 +35,24 @@ class Agreement(_Strict):
     same: bool | None = Field(description="null when one of the two engines gave no reply")
 
 
+class AnswerToken(_Strict):
+    """One token of a reply, and what else the model thought of at its place."""
+
+    id: int
+    logprob: float = Field(description="natural logarithm of its probability")
+    runner_up: int | None = Field(description="the likeliest other token")
+    margin: float | None = Field(description="logprob less the runner-up's: the difference of their logits")
+    top: list[tuple[int, float]] = Field(description="the likeliest tokens with their logprobs, the likeliest first")
+
+
 class ResultRow(_Strict):
     """One prompt, one engine. A field that a published run does not tell is null, never a guess."""
 
-    prompt_id: str
+    prompt_id: Name
     prompt_sha256: str | None = Field(default=None, description="of the ids; null where they were not published")
     engine: str
     model: str
+    fingerprint: str | None = Field(default=None, description="of the weights; null where they were not at hand")
     dtype: str | None = None
     device: str | None = None
     settings: dict[str, str | int | bool | None] = Field(
@@ -53,14 +63,39 @@ class ResultRow(_Strict):
     max_new: int | None = Field(default=None, description="the most tokens that the answer could have")
     records: int = Field(description="in the prompt")
     asked_record: int
+    task: str = Field(default="record", description="what was asked about the records")
+    asked_records: list[int] | None = Field(
+        default=None, description="all asked records in the order asked, asked_record in front; null: that one only"
+    )
+    seed: int | None = Field(default=None, description="of the records; prompts of one seed share them")
+    budget: int | None = Field(default=None, description="tokens that prompt and answer were to have at most")
+    depth: float | None = Field(default=None, description="of the asked record, a share of the way in")
     code: str = Field(description="of the asked record")
-    answer: str | None = Field(description="the one six-digit code in the reply; null: none, or several")
-    codes: list[str] = Field(description="every different code in the reply, in order")
+    answer: str | None = Field(
+        description="the one six-digit code in the reply (task reverse: record number, as five digits; task several: "
+        "all codes, with commas between); null: none, or several where one was asked for"
+    )
+    codes: list[str] = Field(description="every different code (task reverse: record number) in the reply, in order")
     outcome: Outcome | None = Field(description="null when the engine gave no reply")
     found: bool
-    record: int | list[int] | None = Field(description="that the answer belongs to; a list when several share it")
+    asked_found: int | None = Field(
+        default=None, description="of several asked records: how many codes of theirs are in the reply, in any order"
+    )
+    record: int | list[int] | None = Field(
+        description="that the answer belongs to; a list when several share it; of several asked ones, all of them "
+        "found, the first"
+    )
     reply: str | None
     reply_ids: list[int] | None = None
+    answer_tokens: list[AnswerToken] | None = Field(default=None, description="one for each of reply_ids")
+    finish: Literal["stop", "length"] | None = Field(default=None, description="how the reply ended; null: untold")
+    tokens_sent: int | None = Field(default=None, description="ids that the engine was given; null: it got text")
+    tokens_read: int | None = Field(default=None, description="that the engine says its prompt had")
+    window: int | None = Field(default=None, description="positions that the model's sliding layers look back")
+    asked_from_end: int | None = Field(
+        default=None, description="tokens from the asked record's first one to the prompt's end"
+    )
+    answer_from_end: int | None = Field(default=None, description="the same of the record that the answer belongs to")
     agreement: dict[str, Agreement] = Field(default_factory=dict, description="by reference")
     read_s: float | None = None
     read_tok_s: float | None = None
@@ -68,9 +103,22 @@ class ResultRow(_Strict):
     cache_bytes: int | None = None
     graphs: int | None = Field(default=None, description="that the compiler has made of the engine so far")
     breaks: int | None = Field(default=None, description="places where the compiler cut a program in two")
-    status: Literal["ok", "error"] = "ok"
-    note: str | None = Field(default=None, description="why status is not ok")
+    status: Literal["ok", "invalid", "error"] = Field(
+        default="ok", description="invalid: an answer, but not to the whole prompt, or not to its end; error: no answer"
+    )
+    note: str | None = Field(default=None, description="why status is not ok, or what is odd")
     versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether the engine read the whole prompt, and its answer was cut off before it gave a code."""
+        sent = self.prompt_tokens if self.tokens_sent is None else self.tokens_sent
+        return self.status == "invalid" and self.finish == "length" and self.tokens_read == sent
+
+    @property
+    def failed(self) -> bool:
+        """Whether no answer came, or one to another prompt; a model that went on and on has not failed so."""
+        return self.status != "ok" and not self.cut_off
 
     def answers(self, sha256: str | None, records: int, asked_record: int, code: str) -> bool:
         """Return whether this row answers the prompt so described; ids that one side does not tell are no hindrance."""
@@ -84,18 +132,13 @@ def read_results(path: Path) -> list[ResultRow]:
     Raises:
         RecallError: naming the file and the line, for a line that is no result row or a prompt that came before.
     """
-    text = _read_text(path)
     rows: dict[str, ResultRow] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
+    for number, line in _lines(path):
         try:
             row = ResultRow.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the line"
             raise RecallError(
-                f"{path}, line {number}: not a result row ({place}: {first['msg']}); give a file written by "
+                f"{path}, line {number}: not a result row ({first_complaint(error)}); give a file written by "
                 "`recall score`"
             ) from error
         if row.prompt_id in rows:
@@ -106,55 +149,27 @@ def read_results(path: Path) -> list[ResultRow]:
     return list(rows.values())
 
 
-def set_aside_torn_line(path: Path) -> Path | None:
-    """Move a last line that was cut off in writing to a file beside `path` and return that file; None: none was."""
-    if not path.is_file():
-        return None
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole == len(content):
-        return None
-    aside = path.with_name(path.name + ".torn")
-    aside.write_bytes(content[whole:])
-    with path.open("r+b") as rows:
-        rows.truncate(whole)
-    return aside
-
-
-@contextmanager
-def appending(path: Path) -> Iterator["ResultWriter"]:
-    """Open a results file for more rows.
+def write_results(path: Path, rows: Iterable[ResultRow]) -> None:
+    """Write a whole results file; it takes its place only when it is complete.
 
     Raises:
         RecallError: when the file cannot be written.
     """
+    part = path.with_name(path.name + ".part")
     try:
-        lines = path.open("a", encoding="utf-8", newline="\n")
+        lines = part.open("w", encoding="utf-8", newline="\n")
     except OSError as error:
         raise RecallError(f"{path}: cannot be written ({error.strerror}); give another -o") from error
-    with lines:
-        yield ResultWriter(lines)
-
-
-class ResultWriter:
-    """Appends rows; each is on its way to the disk before the next prompt is read."""
-
-    def __init__(self, lines: TextIO) -> None:
-        """Write to `lines`."""
-        self._lines = lines
-
-    def write(self, row: ResultRow) -> None:
-        """Append one row and flush it."""
-        self._lines.write(row.model_dump_json() + "\n")
-        self._lines.flush()
-
-
-def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise RecallError(
-            f"{path}: cannot be read ({error.strerror}); give a file written by `recall score`"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise RecallError(f"{path}: is not UTF-8 text; give a file written by `recall score`") from error
+        with lines:
+            lines.writelines(f"{row.model_dump_json()}\n" for row in rows)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        yield from numbered_lines(path, "give a file written by `recall score`")
+    except GeneratorError as error:
+        raise RecallError(str(error)) from error

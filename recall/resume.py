@@ -42,6 +42,7 @@ def still_to_do(
         settings: dict[str, tuple[object, object]] = {
             "--engine": (row.engine, info.engine),
             "--model": (row.model, info.model),
+            "--model, other weights of that name,": (row.fingerprint, info.fingerprint),
             "--dtype": (row.dtype, info.dtype),
             "--device": (row.device, info.device),
             "--mode, --sizes or --stream": (row.settings, info.settings),

@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, settings
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from generators import PromptTokenizer
 from recall import cli, demo
 from tests.small_models import CONFIGS
+
+# The same examples in every run, and none is refused for its time: the machine may be busy.
+settings.register_profile(
+    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}<user>{{ message['content'] }}</user>{% endfor %}"

@@ -51,8 +51,8 @@ def _change(patch: pytest.MonkeyPatch, owner: type, name: str, change: Callable[
 def _tables(patch: pytest.MonkeyPatch, *, slots: int = 0, window: int = 0) -> None:
     """Make sliding layers' tables larger by so many slots, and their windows wider."""
 
-    def make(original: Any, table: SlotTable, count: int, width: int | None, device: torch.device) -> None:
-        original(table, *((count, None) if width is None else (count + slots, width + window)), device)
+    def make(original: Any, table: SlotTable, count: int, width: int | None, *rest: Any) -> None:
+        original(table, *((count, None) if width is None else (count + slots, width + window)), *rest)
 
     _change(patch, SlotTable, "__init__", make)
 
@@ -62,7 +62,7 @@ def _mask(patch: pytest.MonkeyPatch, seen: Callable[[SlotTable, Tensor, Tensor],
 
     def place(original: Any, table: SlotTable, positions: Tensor, visible: int) -> Tensor:
         original(table, positions, visible)
-        return seen(table, table.positions[None, : table.visible], positions[:, None])[None, None]
+        return seen(table, table.positions[None, table.first : table.last], positions[:, None])[None, None]
 
     _change(patch, SlotTable, "place", place)
 
@@ -304,7 +304,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         ring_cache, shared = kwargs.get("cache"), kwargs["shared_kv_states"]
         if attention.is_kv_shared_layer and isinstance(ring_cache, RingCache) and attention.is_sliding:
             first = ring_cache.layers[0]  # the last that stores is layer 4
-            shared[attention.layer_type] = tuple(x[:, :, : first.table.visible] for x in (first.keys, first.values))
+            shared[attention.layer_type] = tuple(x[:, :, : first.table.last] for x in (first.keys, first.values))
         return original(attention, *args, **kwargs)
 
     _change(patch, modeling_gemma4.Gemma4TextAttention, "forward", forward)

@@ -169,7 +169,7 @@ def test_an_error_counts_neither_way(recorded_but_one: Engine, prompts: list[Pro
     assert rows[0].agreement["oracle"].same is None
     assert rows[0].agreement["oracle"].answer == prompts[0].code
     for comparison in (compare_runs({"mine": rows, "oracle": oracle}), compare_runs({"mine": rows})):
-        assert comparison.found["mine"] == (asked - 1, asked - 1)
+        assert (comparison.runs[0].found, comparison.runs[0].n) == (asked - 1, asked - 1)
         assert [agreed["oracle"].same for agreed in comparison.agreement] == [None] + [True] * (asked - 1)
     other_way = compare_runs({"oracle": oracle, "mine": rows})
     assert other_way.agreement[0]["mine"].same is None

@@ -17,6 +17,24 @@ class PromptFormat(StrEnum):
     COMPLETION = "completion"
 
 
+class PromptTask(StrEnum):
+    """What is asked about the records."""
+
+    RECORD = "record"
+    SEVERAL = "several"
+    REVERSE = "reverse"
+    NEAR = "near"
+    GERMAN = "german"
+
+
+TASK_HELP = (
+    "'record': the code of one. 'several': the codes of several, in order. 'reverse': the number of the record with a "
+    "given code. 'near': as 'record', with codes but for one digit the same around it. 'german': as 'record', in "
+    "German, numbers not padded."
+)
+ASKED_HELP = "Records that --task several asks for, evenly from the one at the depth on."
+
+
 def generate(
     output: Annotated[Path, typer.Option("-o", "--output", help="The JSONL file to write.")],
     tokenizer: Annotated[str, typer.Option(help="Counts the tokens: 'demo', a local folder, or a hub name.")] = "demo",
@@ -26,6 +44,8 @@ def generate(
             "--format", help="'chat': a turn of the tokenizer's chat template. 'completion': for base models."
         ),
     ] = PromptFormat.CHAT,
+    task: Annotated[PromptTask | None, typer.Option(help=TASK_HELP, show_default="record")] = None,
+    asked: Annotated[int | None, typer.Option(help=ASKED_HELP, show_default="3")] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="A published set. 'laptop': the five prompts of the article's long-context run."),
@@ -71,10 +91,10 @@ def generate(
         bool, typer.Option("--manifest", help="Leave the texts out: a small file that the set can be made again from.")
     ] = False,
 ) -> None:
-    """Make a prompt set: numbered records with random codes, and the question for one of them.
+    """Make a prompt set: numbered records with random codes, and a question about them.
 
     The same arguments give the same bytes on every machine. Prompts of one seed and different budgets share their
-    records from the start on.
+    records from the start on, those of --task near up to the first that is changed.
 
     Example: recall generate --seed 7 --budget 4096 --depth 0.25 --depth 0.75 --format completion -o set.jsonl
     """
@@ -93,12 +113,14 @@ def generate(
             records=record or [],
             count=1 if count is None else count,
             answer_room=ANSWER_ROOM if answer_room is None else answer_room,
+            task="record" if task is None else task.value,
+            asked=asked,
         )
     else:
         if preset not in PRESETS:
             raise RecallError(f"--preset {preset!r} is unknown: give one of {', '.join(PRESETS)}")
         given = {"--seed": seed, "--budget": budget, "--context": context, "--depth": depth, "--record": record,
-                 "--count": count, "--answer-room": answer_room}  # fmt: skip
+                 "--count": count, "--answer-room": answer_room, "--task": task, "--asked": asked}  # fmt: skip
         for option, value in given.items():
             if value is not None and value != []:
                 raise RecallError(f"--preset {preset} fixes its own {option}: leave {option} out")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recall.commands.score import NumberFormat
+from recall.commands.engine_options import NumberFormat
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recall.commands.score import NumberFormat
+from recall.commands.engine_options import NumberFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +96,7 @@ def _probed(options: "EngineOptions", context: int | None, mode: ProbedMode) -> 
     reference = Reference(engine.loaded.model, engine.config, context)
     plain = Probe(engine, reference)
     yield "eager", [*plain.layers_rows(), *plain.logits_rows()]
-    del plain, engine
-    compiling = RingEngine(replace(options, mode="compile"))
+    compiling = RingEngine(replace(options, mode="compile"), engine.loaded)
     if mode is ProbedMode.COMPILE:
         yield "compiled", list(Probe(compiling, reference, compiled=True).logits_rows())
     padded = Probe(compiling, reference)
