@@ -1,130 +1,183 @@
-"""Lays result rows of several runs side by side and counts where they agree. Needs the rows only, no model."""
+"""Lays result rows of several runs side by side: what each found, and where each two agree. Needs the rows only."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from rich.console import Console
-from rich.table import Table
-
+from recall.differences import Difference, LogprobDifference, Matched, find_differences, logprob_difference
 from recall.errors import RecallError
+from recall.intervals import mcnemar, wilson
 from recall.results import Agreement, Outcome, ResultRow
 from recall.scoring import agreement_with
+from recall.wrong_answers import WrongAnswers, wrong_answers
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What one run found. A row that is invalid or an error is no missed needle: it counts neither way.
+
+    Attributes:
+        name: of the run.
+        found: prompts whose asked code it gave.
+        n: prompts that it answered validly.
+        interval: of found / n, Wilson's at 95%.
+        invalid: rows with an answer that was not to the whole prompt, or cut off.
+        errors: rows without an answer.
+        wrong_answers: the other n - found, by what they are.
+    """
+
+    name: str
+    found: int
+    n: int
+    interval: tuple[float, float]
+    invalid: int
+    errors: int
+    wrong_answers: WrongAnswers
+
+
+@dataclass(frozen=True)
+class PairSummary:
+    """How far two runs agree.
+
+    Attributes:
+        a: the name of the first run.
+        b: that of the second.
+        n: prompts whose answers can be compared: both valid, or both cut off before they gave a code.
+        same: of these, those with the same answer, right or wrong.
+        same_wrong: of these, those with a wrong one.
+        agreement: same / n; None when there are none to compare.
+        interval: of the agreement, Wilson's at 95%.
+        n_valid: prompts that both answered validly.
+        same_found: of these, those that both found, or both did not.
+        discordant: of these, those that only a found, and only b.
+        mcnemar_p: exact two-sided p-value of these two counts; None when there are none to compare.
+        n_wrong_record: prompts to which both gave the code of another record than the asked one.
+        same_wrong_record: of these, those with the same record.
+        logprob_difference: how far their log-probabilities lie apart.
+        differences: where and why their replies part.
+        models: the two runs' names of their models where these differ: then other weights may be why they part.
+    """
+
+    a: str
+    b: str
+    n: int
+    same: int
+    same_wrong: int
+    agreement: float | None
+    interval: tuple[float, float]
+    n_valid: int
+    same_found: int
+    discordant: tuple[int, int]
+    mcnemar_p: float | None
+    n_wrong_record: int
+    same_wrong_record: int
+    logprob_difference: LogprobDifference
+    differences: list[Difference]
+    models: tuple[str, str] | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run's rows, in their order, each with what the references answered to the same prompt."""
+    """The first run's rows, each with what the references answered to its prompt; and what all runs come to."""
 
     subject: str
     rows: list[ResultRow]
     references: list[str]
     agreement: list[dict[str, Agreement]]  # by row, then by reference
-    found: dict[str, tuple[int, int]]  # by run: found, and of how many answers
-    unmatched: list[str]  # in words: rows that only one side has
+    runs: list[RunSummary]
+    pairs: list[PairSummary]
+    unmatched: list[str]  # in words: rows that only one of two runs has
 
 
 def compare_runs(runs: Mapping[str, Sequence[ResultRow]]) -> Comparison:
-    """Compare the first run with the others, or, when it is alone, with the references in its own rows.
+    """Compare every two runs; or, when there is only one, that one with the references in its own rows.
 
     Raises:
         RecallError: when two runs answer different prompts under one id.
     """
-    (subject, rows), *others = runs.items()
-    found = {name: _found(run) for name, run in runs.items()}
-    if not others:
-        names = list(dict.fromkeys(name for row in rows for name in row.agreement))
-        return Comparison(subject, list(rows), names, [row.agreement for row in rows], found, [])
-    agreement: list[dict[str, Agreement]] = [{} for _ in rows]
-    unmatched = []
-    for name, run in others:
-        by_prompt = {row.prompt_id: row for row in run}
-        for row, agreed in zip(rows, agreement, strict=True):
-            other = by_prompt.pop(row.prompt_id, None)
-            if other is not None:
-                if not row.answers(other.prompt_sha256, other.records, other.asked_record, other.code):
-                    raise RecallError(
-                        f"{subject} and {name} answer different prompts under the id {row.prompt_id!r}; score both on "
-                        "one set"
-                    )
-                agreed[name] = agreement_with(row, other)
-        missing = sum(name not in agreed for agreed in agreement)
-        if missing:
-            unmatched.append(f"{missing} of {len(rows)} prompts of {subject} have no row in {name}")
-        if by_prompt:
-            unmatched.append(f"{len(by_prompt)} of {len(run)} prompts of {name} have no row in {subject}")
-    return Comparison(subject, list(rows), [name for name, _ in others], agreement, found, unmatched)
+    subject, rows = next(iter(runs.items()))
+    pairs, unmatched = [], []
+    if len(runs) == 1:
+        agreement = [row.agreement for row in rows]
+        references = list(dict.fromkeys(name for agreed in agreement for name in agreed))
+        for name in references:
+            answers = [(row, row.agreement[name]) for row in rows if name in row.agreement]
+            pairs.append(_summarize_pair(subject, name, answers, []))
+    else:
+        agreement = [{} for _ in rows]
+        references = [name for name in runs if name != subject]
+        beside = {row.prompt_id: agreed for row, agreed in zip(rows, agreement, strict=True)}
+        for (a, of_a), (b, of_b) in combinations(runs.items(), 2):
+            matched = _match(a, of_a, b, of_b)
+            answers = [(row, agreement_with(row, other)) for row, other in matched]
+            pairs.append(_summarize_pair(a, b, answers, matched))
+            unmatched += _unmatched(a, len(of_a), b, len(matched)) + _unmatched(b, len(of_b), a, len(matched))
+            if a == subject:
+                for row, agreed in answers:
+                    beside[row.prompt_id][b] = agreed
+    summaries = [_summarize(name, run) for name, run in runs.items()]
+    return Comparison(subject, list(rows), references, agreement, summaries, pairs, unmatched)
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Print the table of the article's step 11, then what it comes to, on standard output."""
-    # Wider than any table: rich would shorten numbers to fit a narrow terminal, and a pipe has no width at all.
-    console = Console(highlight=False, soft_wrap=True, width=1000)
-    console.print(_table(comparison))
-    for name, (found, answers) in comparison.found.items():
-        console.print(f"{name}: {found} of {answers} found")
-    for name in comparison.references:
-        pairs = [
-            (row, agreed[name])
-            for row, agreed in zip(comparison.rows, comparison.agreement, strict=True)
-            if name in agreed and agreed[name].same is not None
-        ]
-        same = [row for row, agreed in pairs if agreed.same]
-        wrong = sum(not row.found for row in same)
-        console.print(
-            f"{comparison.subject} and {name}: the same answer on {len(same)} of {len(pairs)} prompts, "
-            f"{wrong} of them wrong ones"
-        )
-    for line in comparison.unmatched:
-        console.print(line)
+def _match(a: str, of_a: Sequence[ResultRow], b: str, of_b: Sequence[ResultRow]) -> Matched:
+    """Return the rows of both runs for the prompts that both answered."""
+    by_prompt = {row.prompt_id: row for row in of_b}
+    matched = [(row, by_prompt[row.prompt_id]) for row in of_a if row.prompt_id in by_prompt]
+    for row, other in matched:
+        if not row.answers(other.prompt_sha256, other.records, other.asked_record, other.code):
+            raise RecallError(
+                f"{a} and {b} answer different prompts under the id {row.prompt_id!r}; score both on one set"
+            )
+    return matched
 
 
-def _table(comparison: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    columns = ["context", "prompt", "read s", "read tok/s", "decode", "answer", "found", "record"]
-    for name in comparison.references:
-        columns += [f"{name} answer", "same"]
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for row, agreed in zip(comparison.rows, comparison.agreement, strict=True):
-        cells = [
-            str(row.context),
-            str(row.prompt_tokens),
-            _number(row.read_s, 1),
-            _number(row.read_tok_s, 0),
-            _number(row.decode_tok_s, 1),
-            _answer(row),
-            _yes(row.found if row.status == "ok" else None),
-            _record(row.record),
-        ]
-        for name in comparison.references:
-            reference = agreed.get(name)
-            cells += [_answer(reference), _yes(reference.same)] if reference else ["-", "-"]
-        table.add_row(*cells)
-    return table
+def _unmatched(name: str, rows: int, other: str, matched: int) -> list[str]:
+    return [f"{rows - matched} of {rows} prompts of {name} have no row in {other}"] if matched < rows else []
 
 
-def _found(rows: Sequence[ResultRow]) -> tuple[int, int]:
-    answered = [row for row in rows if row.status == "ok"]
-    return sum(row.found for row in answered), len(answered)
+def _summarize(name: str, rows: Sequence[ResultRow]) -> RunSummary:
+    status = Counter(row.status for row in rows)
+    found = sum(row.found for row in rows if row.status == "ok")
+    return RunSummary(
+        name=name,
+        found=found,
+        n=status["ok"],
+        interval=wilson(found, status["ok"]),
+        invalid=status["invalid"],
+        errors=status["error"],
+        wrong_answers=wrong_answers(rows),
+    )
 
 
-def _answer(given: ResultRow | Agreement) -> str:
-    if given.outcome is None:
-        return "error"
-    if given.outcome is Outcome.SEVERAL_CODES:
-        return "several"
-    return given.answer or "none"
-
-
-def _record(record: int | list[int] | None) -> str:
-    if record is None:
-        return "-"
-    return "|".join(str(number) for number in record) if isinstance(record, list) else str(record)
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _yes(value: bool | None) -> str:
-    return "-" if value is None else "yes" if value else "no"
+def _summarize_pair(a: str, b: str, answers: Sequence[tuple[ResultRow, Agreement]], matched: Matched) -> PairSummary:
+    """Summarize what a's rows and b's answers come to; `matched`: both's rows, where b's are at hand."""
+    compared = [(row, other) for row, other in answers if other.same is not None]
+    valid = [(row, other) for row, other in compared if row.status == "ok"]  # and so is the other's
+    same = [row for row, other in compared if other.same]
+    discordant = (
+        sum(row.found and other.outcome is not Outcome.FOUND for row, other in valid),
+        sum(not row.found and other.outcome is Outcome.FOUND for row, other in valid),
+    )
+    strays = [other for row, other in valid if row.outcome is other.outcome is Outcome.OTHER_RECORD]
+    logprobs = logprob_difference(matched)
+    models = {(row.model, other.model) for row, other in matched if row.model != other.model}
+    return PairSummary(
+        a=a,
+        b=b,
+        n=len(compared),
+        same=len(same),
+        same_wrong=sum(row.status == "ok" and not row.found for row in same),
+        agreement=len(same) / len(compared) if compared else None,
+        interval=wilson(len(same), len(compared)),
+        n_valid=len(valid),
+        same_found=len(valid) - sum(discordant),
+        discordant=discordant,
+        mcnemar_p=mcnemar(*discordant) if valid else None,
+        n_wrong_record=len(strays),
+        # The same code belongs to the same record: both read one prompt.
+        same_wrong_record=sum(other.same is True for other in strays),
+        logprob_difference=logprobs,
+        differences=find_differences(matched, (a, b), logprobs.max),
+        models=min(models, default=None),
+    )
