@@ -1,0 +1,198 @@
+"""One read for many questions: prompts that begin alike are answered from one read of the longest of them.
+
+The longest prompt is read piece by piece. Before each piece in which a shorter prompt parts from it, that prompt is
+answered, and the cache goes on as if nothing had been asked. Alone, an answer comes from the very calls that read its
+prompt by itself, so it has the same logits to the bit. Side by side, the questions lie in one forward pass as
+branches that do not see each other, so that one pass over the weights serves them all; sums are then added up in
+another order.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+
+import torch
+from torch import Tensor
+
+from engines.choices import NAN_LOGITS, choices_of
+from engines.errors import EngineError
+from engines.loading import check_fits
+from engines.programs import NAN_TOKEN, Programs, Step
+from engines.protocol import Completion, EngineInfo, OnRead, Request
+from engines.ring import RingEngine
+from engines.ring_cache import PIECE, TRUNK, RingCache
+
+Answer = tuple[Request, Completion]
+
+_BATCH = 16
+_PASS = 2 * PIECE  # tokens of branches in one pass: the scores of more take more memory than the questions are worth
+
+
+@dataclass
+class _Branch:
+    """One request that is being answered beside others, and its reply so far."""
+
+    request: Request
+    reply: list[int] = field(default_factory=list)
+    told: list[tuple[list[int], list[float]]] = field(default_factory=list)
+    first: float = 0.0  # when its first token came
+    last: float = 0.0
+
+
+class SharedRead:
+    """Answers requests that begin alike; up to `batch` of them side by side."""
+
+    def __init__(self, engine: RingEngine, batch: int | None) -> None:
+        """Answer with `engine`; `batch` None is 16, or 1 in a mode that has programs of fixed shapes only.
+
+        Raises:
+            EngineError: for a batch above 1 in such a mode.
+        """
+        if batch is not None and batch > 1 and engine.fixed_shapes:
+            raise EngineError("--batch above 1 needs --mode eager on a CPU or CUDA; give --batch 1")
+        self._engine = engine
+        self._batch = batch or (1 if engine.fixed_shapes else _BATCH)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine is; how many questions are answered side by side can change an answer's rounding."""
+        info = self._engine.info
+        return replace(info, settings=info.settings | {"batch": self._batch})
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a complete text; nothing is added to it."""
+        return self._engine.encode(text)
+
+    @torch.inference_mode()
+    def complete_together(self, requests: Sequence[Request], on_read: OnRead) -> Iterator[Answer]:
+        """Yield every request with its answer, the shorter prompts first. All have one context.
+
+        `read_s` of an answer is what its prompt took of the one read, and the reading of its own rest.
+        """
+        for request in requests:
+            check_fits(request)
+        trunk = max(requests, key=lambda request: len(request.ids)).ids
+        parted = {id(request): _common(trunk, request.ids) for request in requests}
+        ordered = sorted(requests, key=lambda request: (parted[id(request)] // PIECE, parted[id(request)]))
+        spare = self._spare(ordered, parted) if self._batch > 1 else 0
+        cache, programs = self._engine.prepare(requests[0].context, spare)
+        prompt = torch.tensor(list(trunk), device=self._engine.loaded.device)
+        read, spent = 0, 0.0
+        for pieces, group in groupby(ordered, key=lambda request: parted[id(request)] // PIECE):
+            begin = pieces * PIECE
+            start = time.perf_counter()
+            self._engine.fill(programs, prompt[read:begin], on_read, read)
+            spent += time.perf_counter() - start
+            read = begin
+            for answer in self._ask(cache, programs, list(group), parted, begin):
+                yield answer[0], replace(answer[1], read_s=spent + (answer[1].read_s or 0.0))
+
+    def _ask(
+        self, cache: RingCache, programs: Programs, group: list[Request], parted: dict[int, int], begin: int
+    ) -> Iterator[Answer]:
+        """Answer the requests whose first `begin` ids, and no whole piece more, are those of the longest prompt."""
+        waiting = iter(group)
+        while batch := list(islice(waiting, self._batch)):
+            if self._batch == 1:
+                with cache.kept():
+                    completion = self._engine.answer(cache, programs, batch[0], lambda _: None, begin)
+                yield batch[0], completion
+                continue
+            shared = min(parted[id(request)] for request in batch)
+            try:
+                yield from self._ask_side_by_side(cache, programs, batch, begin, shared)
+            finally:
+                cache.clear_branches()
+
+    def _ask_side_by_side(
+        self, cache: RingCache, programs: Programs, batch: list[Request], begin: int, shared: int
+    ) -> Iterator[Answer]:
+        start = time.perf_counter()
+        device = self._engine.loaded.device
+        fill = _filler(programs, device, begin)
+        fill([(batch[0].ids[begin:shared], begin, TRUNK)])
+        fill([(request.ids[shared:-1], shared, number) for number, request in enumerate(batch, 1)])
+        branches = [_Branch(request) for request in batch]
+        tokens = [request.ids[-1] for request in batch]
+        going = dict(enumerate(branches, 1))
+        while going:
+            positions = [len(branch.request.ids) - 1 + len(branch.reply) for branch in going.values()]
+            step = programs.step_branches(*_tensors(device, tokens, positions, list(going)), begin)
+            self._note(step, list(going.values()))
+            going = {number: branch for number, branch in going.items() if not self._over(branch)}
+            tokens = [branch.reply[-1] for branch in going.values()]
+        for branch in branches:
+            yield branch.request, self._completion(branch, start, cache.bytes)
+
+    @staticmethod
+    def _note(step: Step, branches: list[_Branch]) -> None:
+        rows = zip(branches, step.token.tolist(), step.ids.tolist(), step.logprobs.tolist(), strict=True)
+        now = time.perf_counter()
+        for branch, token, ids, logprobs in rows:
+            if token == NAN_TOKEN:
+                raise EngineError(NAN_LOGITS)
+            branch.reply.append(token)
+            branch.told.append((ids, logprobs))
+            branch.first = branch.first or now
+            branch.last = now
+
+    def _over(self, branch: _Branch) -> bool:
+        request = branch.request
+        return len(branch.reply) >= request.max_new or self._engine.loaded.ends(branch.reply, request.stop)
+
+    def _completion(self, branch: _Branch, start: float, cache_bytes: int) -> Completion:
+        loaded, request = self._engine.loaded, branch.request
+        return Completion(
+            text=loaded.decode(branch.reply),
+            ids=branch.reply,
+            read_s=branch.first - start,
+            decode_s=branch.last - branch.first,
+            decoded=len(branch.reply) - 1,
+            cache_bytes=cache_bytes,
+            tokens_read=len(request.ids),
+            finish="stop" if loaded.ends(branch.reply, request.stop) else "length",
+            choices=choices_of(*zip(*branch.told, strict=True)),
+        )
+
+    def _spare(self, ordered: Sequence[Request], parted: dict[int, int]) -> int:
+        """Return the most spare slots that a batch of requests takes: what they share behind whole pieces, and each."""
+        most = 0
+        for _, group in groupby(ordered, key=lambda request: parted[id(request)] // PIECE):
+            waiting = iter(list(group))
+            while batch := list(islice(waiting, self._batch)):
+                shared = min(parted[id(request)] for request in batch)
+                own = sum(len(request.ids) - shared + request.max_new for request in batch)
+                most = max(most, shared % PIECE + own)
+        return most
+
+
+def _filler(
+    programs: Programs, device: torch.device, begin: int
+) -> Callable[[list[tuple[Sequence[int], int, int]]], None]:
+    """Return what reads texts, each at a position and as a branch, into spare slots, in as few passes as may be."""
+
+    def fill(texts: list[tuple[Sequence[int], int, int]]) -> None:
+        ids = [number for text, _, _ in texts for number in text]
+        positions = [at + place for text, at, _ in texts for place in range(len(text))]
+        branches = [branch for text, _, branch in texts for _ in text]
+        for place in range(0, len(ids), _PASS):
+            part = slice(place, place + _PASS)
+            programs.fill_branches(*_tensors(device, ids[part], positions[part], branches[part]), begin)
+
+    return fill
+
+
+def _tensors(
+    device: torch.device, ids: list[int], positions: list[int], branches: list[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return three lists of as many numbers as tensors, `[n]` each."""
+    rows = torch.tensor([ids, positions, branches], device=device)
+    return rows[0], rows[1], rows[2]
+
+
+def _common(trunk: Sequence[int], ids: Sequence[int]) -> int:
+    """Return how many ids two prompts begin with alike; never all of `ids`: its last one asks for the answer."""
+    pairs = enumerate(zip(trunk, ids, strict=False))
+    parted = next((place for place, (left, right) in pairs if left != right), min(len(trunk), len(ids)))
+    return min(parted, len(ids) - 1)
