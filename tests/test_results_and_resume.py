@@ -16,7 +16,8 @@ from engines import EngineOptions, open_engine
 from generators import Prompt, read_prompts
 from recall import published
 from recall.errors import RecallError
-from recall.results import ResultRow, appending, read_results, set_aside_torn_line
+from recall.recording import recording, set_aside_torn_line
+from recall.results import ResultRow, read_results
 from recall.scoring import Run, score
 from tests.conftest import Ended, run_recall
 
@@ -97,7 +98,7 @@ def test_a_torn_last_line_is_set_aside_and_its_prompt_run_again(
     ended = run_recall(*_ring(prompt_set, model, output))
     assert ended.code == 0
     assert "its last line was cut off in writing; it is set aside in" in ended.err
-    assert (tmp_path / "ring.jsonl.torn").read_bytes() == torn
+    assert (tmp_path / "ring.jsonl.torn").read_bytes() == torn + b"\n"
     assert output.read_bytes().startswith(b"".join(lines[:-1]))
     assert _untimed(output) == _untimed(undisturbed)
 
@@ -117,7 +118,7 @@ def test_only_a_line_without_its_end_is_torn(tmp_path: Path, content: bytes, lef
     path.write_bytes(content)
     aside = set_aside_torn_line(path)
     assert path.read_bytes() == left
-    assert (aside.read_bytes() if aside else None) == torn
+    assert (aside.read_bytes() if aside else None) == (torn and torn + b"\n")
     assert set_aside_torn_line(tmp_path / "none.jsonl") is None
 
 
@@ -135,9 +136,8 @@ def test_each_row_is_in_the_file_before_the_next_prompt_is_read(prompt_set: Path
         def prompt_ends(self, row: ResultRow) -> None: ...
 
     engine = open_engine("oracle", EngineOptions(model, "gemma3"))
-    with appending(path) as rows:
-        for row in score(engine, prompts, Run(max_new=None, context=None, references={}), Watch()):
-            rows.write(row)
+    with recording(path) as file:
+        file.record(score(engine, prompts, Run(max_new=None, context=None, references={}), Watch()))
     assert rows_at_begin == list(range(PROMPTS))
 
 
@@ -258,7 +258,7 @@ def test_files_that_cannot_be_read_or_written_are_refused(tmp_path: Path) -> Non
         read_results(tmp_path / "none")
     with (
         pytest.raises(RecallError, match=r"cannot be written \(No such file or directory\); give another -o"),
-        appending(tmp_path / "none" / "rows.jsonl"),
+        recording(tmp_path / "none" / "rows.jsonl"),
     ):
         pass
 
