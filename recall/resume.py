@@ -45,7 +45,10 @@ def still_to_do(
             "--model, other weights of that name,": (row.fingerprint, info.fingerprint),
             "--dtype": (row.dtype, info.dtype),
             "--device": (row.device, info.device),
-            "--mode, --sizes or --stream": (row.settings, info.settings),
+        }
+        settings |= {
+            f"--{name.replace('_', '-')}": (row.settings.get(name), info.settings.get(name))
+            for name in sorted(row.settings.keys() | info.settings.keys())
         }
         prompt = by_id.get(row.prompt_id)
         if prompt is not None:
