@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: setup run test bench
+.PHONY: setup browser run test bench bench-sweep
 setup: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -23,7 +23,16 @@ run: setup
 	$(BIN)/recall score $(RUN)/set.jsonl --engine hf --model demo -o $(RUN)/hf.jsonl --reference $(RUN)/ring.jsonl
 	$(BIN)/recall compare $(RUN)/ring.jsonl $(RUN)/hf.jsonl
 
-test: setup
+# The page of `recall report` is tested in a real browser, the one thing here that pip does not bring.
+BROWSER := chromium chromium-driver
+browser:
+	@{ command -v chromium && command -v chromedriver; } >/dev/null || { \
+	    echo "installing $(BROWSER), which the tests of the report need"; \
+	    as_root=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	    $$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends $(BROWSER) >/dev/null; \
+	} || { echo "make test needs chromium and chromedriver: install them with your system's packages" >&2; exit 1; }
+
+test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -32,3 +41,7 @@ test: setup
 # How fast `ring` and `hf` read, and in how much memory; takes most of an hour on two cores.
 bench: setup
 	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m tests.bench_reading
+
+# What a grid of lengths and depths costs from one read, and cell by cell; takes ten minutes on two cores.
+bench-sweep: setup
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m tests.bench_sweep
