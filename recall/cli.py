@@ -6,17 +6,23 @@ import sys
 import typer
 
 from recall.commands.compare import compare
+from recall.commands.divergence import divergence
+from recall.commands.export_gguf import export_gguf
 from recall.commands.generate import generate
+from recall.commands.merge import merge
 from recall.commands.plan import plan
 from recall.commands.probe import probe
+from recall.commands.report import report
+from recall.commands.rescore import rescore
 from recall.commands.score import score
+from recall.commands.sweep import sweep
 
 app = typer.Typer(
     help="Long-context recall evaluation: does a model still find one record among thousands, and does your engine "
     "give the same answers as the others, the wrong ones included?\n\n"
     "Make prompts by seed (generate), put them to engines (score), lay the answers side by side (compare).\n\n"
-    "Exit codes: 0 done; 2 a file, row or option needs mending; 3 done, but some prompts ended in an error; 4 an "
-    "alarm of probe.",
+    "Exit codes: 0 done; 2 a file, row or option needs mending; 3 done, but some prompts ended in an error or did not "
+    "reach the model whole; 4 an alarm of probe, or compare --fail-below.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -24,9 +30,15 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(score)
+app.command()(sweep)
+app.command()(rescore)
+app.command()(merge)
 app.command()(compare)
+app.command()(report)
+app.command()(divergence)
 app.command()(plan)
 app.command()(probe)
+app.command()(export_gguf)
 
 
 def main() -> None:
@@ -40,9 +52,11 @@ def main() -> None:
         # Imported here: a healthy start must not pay for them.
         from engines import EngineError
         from generators import GeneratorError
+        from generators.lines import shown
         from recall.errors import RecallError
 
         if not isinstance(error, (EngineError, GeneratorError, RecallError)):
             raise
-        print(f"recall: {error}", file=sys.stderr)
+        # What a file holds may be in it: nothing that moves a cursor, and no end of the sentence but its own.
+        print(f"recall: {shown(str(error), 2000)}", file=sys.stderr)
         sys.exit(2)
