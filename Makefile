@@ -12,7 +12,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[demo,test]'
 	touch $@
 
-# The main job: a set by seed, a real model through two engines, their answers side by side. Started again it goes on.
+# The main job: a set by seed, a real model through two engines, their answers side by side; then a small sweep and its
+# page. Started again it goes on.
 RUN := runs/demo
 SIZES := --budget 256 --budget 512 --budget 1024 --budget 2048 --budget 4096
 run: setup
@@ -22,6 +23,9 @@ run: setup
 	$(BIN)/recall score $(RUN)/set.jsonl --engine ring --model demo -o $(RUN)/ring.jsonl
 	$(BIN)/recall score $(RUN)/set.jsonl --engine hf --model demo -o $(RUN)/hf.jsonl --reference $(RUN)/ring.jsonl
 	$(BIN)/recall compare $(RUN)/ring.jsonl $(RUN)/hf.jsonl
+	$(BIN)/recall sweep --engine ring --model demo --format completion --lengths 160,256,512,1024,2048,4096 \
+	    --depths 5 --seeds 3 -o $(RUN)/sweep.jsonl
+	$(BIN)/recall report $(RUN)/sweep.jsonl $(RUN)/ring.jsonl $(RUN)/hf.jsonl -o $(RUN)/report.html
 
 # The page of `recall report` is tested in a real browser, the one thing here that pip does not bring.
 BROWSER := chromium chromium-driver
