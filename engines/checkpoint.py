@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from transformers.quantizers.quantizer_compressed_tensors import CompressedTenso
 
 from engines.errors import EngineError
 from engines.packed import PackedEmbedding, PackedHead, PackedTable, TiedHead
+from engines.protocol import EngineOptions
 
 # A text model cut out of a multimodal one keeps the names that its tensors had there.
 _TEXT_NAMES = {r"^model\.language_model\.": "model."}
@@ -40,33 +40,37 @@ _PARTS = ("packed", "scale", "shape")
 _NAMED = 8  # tensors that an error names of each kind before it counts the rest
 
 
-def open_checkpoint(model: str | Path, name: str, dtype: torch.dtype, device: str, attention: str) -> Any:
-    """Return the causal language model of a folder or hub name, in evaluation mode, its weights on `device`.
+def open_checkpoint(options: EngineOptions, dtype: torch.dtype, attention: str) -> Any:
+    """Return the causal language model `options.model`, in evaluation mode, its weights on `options.device`.
+
+    Only safetensors are read: what pickles hold is run, not only read. Code that a model brings along is run only with
+    `options.trust_remote_code`.
 
     Args:
-        model: what transformers loads.
-        name: what an error calls it.
+        options: names the model; its weights go to the device one tensor after the other.
         dtype: the type of the weights, and of what packed tables give.
-        device: where the weights go, one tensor after the other.
         attention: the name of one of transformers' attention functions.
 
     Raises:
         EngineError: when tensors of the checkpoint and of the model do not match one to one, when the checkpoint is
             packed in more than one way, or when compressed-tensors is needed and missing.
-        OSError, ValueError, KeyError, ImportError, RuntimeError: whatever else keeps transformers from loading it.
+        Exception: whatever else keeps transformers from loading it.
     """
-    config: Any = transformers.AutoConfig.from_pretrained(str(model))
+    name, trust = options.model_name, options.trust_remote_code
+    config: Any = transformers.AutoConfig.from_pretrained(str(options.model), trust_remote_code=trust)
     quantization = getattr(config, "quantization_config", None)
     if isinstance(quantization, Mapping) and quantization.get("quant_method") == _COMPRESSED:
         _check_readable(quantization, name)
         config.quantization_config = {**quantization, "quant_method": _METHOD}
     with _no_load_report():
         loaded, report = transformers.AutoModelForCausalLM.from_pretrained(
-            str(model),
+            str(options.model),
             config=config,
             dtype=dtype,
             attn_implementation=attention,
-            device_map={"": device},
+            device_map={"": options.device},
+            use_safetensors=True,
+            trust_remote_code=trust,
             key_mapping=_names(config),
             ignore_mismatched_sizes=True,  # refused below, by name
             output_loading_info=True,

@@ -1,5 +1,7 @@
 """Devices and modes: which compiler and attention serve one, and one sentence at once when it is not there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -31,6 +33,19 @@ def check_device(options: EngineOptions) -> None:
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[0]
         raise EngineError(f"--device {options.device} cannot be used ({reason}); give another one") from error
+
+
+@contextmanager
+def enough_memory(context: int) -> Iterator[None]:
+    """Turn the end of a device's memory into an `EngineError` that names the context."""
+    try:
+        yield
+    except RuntimeError as error:  # PyTorch has a class of its own for this on an accelerator, and none on a CPU
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise EngineError(
+            f"there is not enough memory for a context of {context:,}; give a smaller --context, or --dtype bf16"
+        ) from error
 
 
 def compiler(options: EngineOptions) -> str | None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from engines.choices import choices_of, likeliest, usable
+from engines.devices import enough_memory
 from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits
 from engines.protocol import Completion, EngineInfo, EngineOptions, OnRead, Request
@@ -37,6 +38,10 @@ class HfEngine:
     def complete(self, request: Request, on_read: OnRead) -> Completion:
         """Give `generate` the whole prompt at once."""
         check_fits(request)
+        with enough_memory(len(request.ids) + request.max_new):
+            return self._complete(request, on_read)
+
+    def _complete(self, request: Request, on_read: OnRead) -> Completion:
         prompt = torch.tensor([list(request.ids)], device=self.loaded.device)
         watch = _Watch(self.loaded, len(request.ids), request.stop)
         start = time.perf_counter()
@@ -74,9 +79,10 @@ class HfEngine:
     def logits(self, ids: Sequence[int], last: int, context: int) -> NDArray[np.float32]:
         """Give the model all ids at once, without a cache; return the logits after the last `last`, `[last, V]`."""
         check_fits(Request("of a divergence", ids, 0, context))
-        prompt = torch.tensor([list(ids)], device=self.loaded.device)
-        output = self.loaded.model(prompt, use_cache=False, logits_to_keep=last)
-        return usable(output.logits[0])
+        with enough_memory(len(ids)):
+            prompt = torch.tensor([list(ids)], device=self.loaded.device)
+            output = self.loaded.model(prompt, use_cache=False, logits_to_keep=last)
+            return usable(output.logits[0])
 
 
 class _Watch(StoppingCriteria):

@@ -22,8 +22,10 @@ __all__ = ["LoadedModel", "check_fits", "load_config"]
 def load_config(options: EngineOptions) -> Any:
     """Return the configuration of the text model, without loading weights."""
     try:
-        config: Any = transformers.AutoConfig.from_pretrained(str(options.model))
-    except (OSError, ValueError, KeyError) as error:
+        config: Any = transformers.AutoConfig.from_pretrained(
+            str(options.model), trust_remote_code=options.trust_remote_code
+        )
+    except Exception as error:  # of every kind: whatever transformers stumbles over in a damaged folder
         raise _cannot_load(options, error) from error
     return config.get_text_config()
 
@@ -43,13 +45,13 @@ class LoadedModel:
         # Its bars would be drawn into ours.
         transformers.utils.logging.disable_progress_bar()
         try:
-            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(options.model))
-            self.model = open_checkpoint(
-                options.model, options.model_name, DTYPES[options.dtype], options.device, attention(options)
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+                str(options.model), trust_remote_code=options.trust_remote_code
             )
+            self.model = open_checkpoint(options, DTYPES[options.dtype], attention(options))
         except EngineError:
             raise
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        except Exception as error:
             raise _cannot_load(options, error) from error
         self.device = torch.device(options.device)
         self.end_ids = self._read_end_ids()
@@ -99,6 +101,11 @@ def _window(config: Any) -> int | None:
 
 
 def _cannot_load(options: EngineOptions, error: Exception) -> EngineError:
+    if "trust_remote_code" in str(error):  # transformers names its own argument
+        return EngineError(
+            f"--model {options.model_name!r} brings Python code of its own, which is not run unasked; read it, then "
+            "give --trust-remote-code to `recall score` or `recall sweep`"
+        )
     lines = str(error).strip().splitlines() or [type(error).__name__]
     where = "" if Path(options.model).exists() else ", which is no local folder"
     return EngineError(

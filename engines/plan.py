@@ -97,12 +97,17 @@ class Costs:
             dtype: of weights and cache.
 
         Raises:
-            EngineError: for a kind of layer that the ring cannot hold.
+            EngineError: for a kind of layer that the ring cannot hold, and a configuration that makes no model.
         """
         kinds = layer_kinds(config)
         meta = torch.device("meta")
-        with meta:
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+        try:
+            with meta:
+                model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype])
+        except Exception as error:  # of every kind: whatever transformers stumbles over in numbers that cannot be
+            raise EngineError(
+                f"transformers builds no model of this config.json ({type(error).__name__}: {error}); check its numbers"
+            ) from error
         base = model.base_model
         cache = RingCache(config, context, meta)
         self.slots = cache.slots

@@ -33,6 +33,7 @@ class Step(NamedTuple):
 
 def visible_sizes(slots: int, parts: int) -> list[int]:
     """Return how many slots of a context's `slots` compiled programs attend to: whole pieces, up to `parts` sizes."""
+    parts = min(parts, -(-slots // PIECE))  # there are no more different sizes than whole pieces
     sizes = {-(-slots * part // parts // PIECE) * PIECE for part in range(1, parts + 1)}
     return sorted(min(size, slots) for size in sizes)
 

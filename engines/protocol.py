@@ -62,7 +62,8 @@ class EngineOptions:
     `model` is a local folder, a hub name, a GGUF file for llama.cpp, a results file for the recorded engine;
     `model_name` is what result rows call it. `threads` None leaves PyTorch's own number of CPU threads. `sizes`: in how
     many sizes the filled part of the context is compiled. `stream`: read every token back as it is made; None: in
-    eager mode. `server` is for the engine `server`, `llama_cpp` for llama.cpp.
+    eager mode. `server` is for the engine `server`, `llama_cpp` for llama.cpp. `trust_remote_code`: run the Python code
+    that a model brings along; without it such a model is refused.
     """
 
     model: str | Path
@@ -75,6 +76,7 @@ class EngineOptions:
     stream: bool | None = None
     server: ServerOptions | None = None
     llama_cpp: LlamaCppOptions = LlamaCppOptions()
+    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from engines.choices import NAN_LOGITS, choices_of, usable
-from engines.devices import compiler
+from engines.devices import compiler, enough_memory
 from engines.errors import EngineError
 from engines.loading import LoadedModel, check_fits, load_config
 from engines.programs import NAN_TOKEN, Programs, Step
@@ -55,8 +55,9 @@ class RingEngine:
     def complete(self, request: Request, on_read: OnRead) -> Completion:
         """Read the prompt in pieces of 256 tokens and decode greedily until the answer ends."""
         check_fits(request)
-        cache, programs = self.prepare(request.context)
-        return self.answer(cache, programs, request, on_read)
+        with enough_memory(request.context):
+            cache, programs = self.prepare(request.context)
+            return self.answer(cache, programs, request, on_read)
 
     def answer(
         self, cache: RingCache, programs: Programs, request: Request, on_read: OnRead, begin: int = 0
@@ -96,6 +97,10 @@ class RingEngine:
     def logits(self, ids: Sequence[int], last: int, context: int) -> NDArray[np.float32]:
         """Read ids in pieces and the last `last` one by one; return the logits after each of those, `[last, V]`."""
         check_fits(Request("of a divergence", ids, 0, context))
+        with enough_memory(context):
+            return self._logits(ids, last, context)
+
+    def _logits(self, ids: Sequence[int], last: int, context: int) -> NDArray[np.float32]:
         _, programs = self.prepare(context)
         prompt = torch.tensor(list(ids), device=self.loaded.device)
         begin = len(ids) - last

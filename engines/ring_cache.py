@@ -27,12 +27,14 @@ def layer_kinds(config: Any) -> list[str]:
     """Return for each layer of a text model's configuration whether its attention is full or sliding.
 
     Raises:
-        EngineError: naming the kind of layer that a ring cannot hold.
+        EngineError: naming the kind of layer that a ring cannot hold, and where there is no layer.
     """
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         window = None
     kinds = getattr(config, "layer_types", None) or [_SLIDING if window else _FULL] * config.num_hidden_layers
+    if not kinds:
+        raise EngineError(f"a {config.model_type} without layers cannot be run; check num_hidden_layers in config.json")
     other = sorted(set(kinds) - {_FULL, _SLIDING})
     if other:
         raise EngineError(

@@ -25,8 +25,8 @@ class OracleEngine:
     def __init__(self, options: EngineOptions) -> None:
         """Load only the tokenizer of `options.model`."""
         try:
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(options.model))
-        except (OSError, ValueError) as error:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(options.model), trust_remote_code=False)
+        except Exception as error:  # of every kind: whatever transformers stumbles over in a damaged folder
             raise EngineError(f"--model {options.model_name!r} has no tokenizer that transformers can load") from error
         self._model_name = options.model_name
 

@@ -171,6 +171,6 @@ def _load_tokenizer(options: EngineOptions) -> Any:
     import transformers
 
     try:
-        return transformers.AutoTokenizer.from_pretrained(str(server.tokenizer))
-    except (OSError, ValueError) as error:
+        return transformers.AutoTokenizer.from_pretrained(str(server.tokenizer), trust_remote_code=False)
+    except Exception as error:  # of every kind: whatever transformers stumbles over in a damaged folder
         raise EngineError(f"--tokenizer {str(server.tokenizer)!r} is none that transformers can load") from error

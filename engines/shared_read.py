@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from engines.choices import NAN_LOGITS, choices_of
+from engines.devices import enough_memory
 from engines.errors import EngineError
 from engines.loading import check_fits
 from engines.programs import NAN_TOKEN, Programs, Step
@@ -72,6 +73,10 @@ class SharedRead:
         """
         for request in requests:
             check_fits(request)
+        with enough_memory(requests[0].context):
+            yield from self._from_one_read(requests, on_read)
+
+    def _from_one_read(self, requests: Sequence[Request], on_read: OnRead) -> Iterator[Answer]:
         trunk = max(requests, key=lambda request: len(request.ids)).ids
         parted = {id(request): _common(trunk, request.ids) for request in requests}
         ordered = sorted(requests, key=lambda request: (parted[id(request)] // PIECE, parted[id(request)]))

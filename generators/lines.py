@@ -13,8 +13,8 @@ _MOST = 200  # characters of a file's content that a sentence repeats
 
 
 def _is_name(text: str) -> str:
-    if not 1 <= len(text) <= _MOST or not text.isprintable():
-        raise ValueError(f"give 1 to {_MOST} characters that can be printed")
+    if not text or not text.isprintable():
+        raise ValueError("give characters that can be printed")
     return text
 
 
@@ -44,7 +44,7 @@ def numbered_lines(path: Path, give: str) -> Iterator[tuple[int, str]]:
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise GeneratorError(f"{path}, line {number}: is not UTF-8 text; save it as UTF-8, or {give}") from error
+            raise GeneratorError(f"{path}, line {number}: is not UTF-8 text; {give}, or save it as UTF-8") from error
         if text.strip():
             yield number, text
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from generators.errors import GeneratorError
-from generators.lines import Name, first_complaint, numbered_lines
+from generators.lines import Name, first_complaint, numbered_lines, shown
 from generators.records import STOP, TEMPLATE_NAME, TEMPLATE_VERSION, Format, draws
 from generators.tasks import BY_TEMPLATE, Task
 
@@ -28,7 +28,7 @@ _MOST_DRAWS = 10_000_000
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class TokenizerName(_Strict):
@@ -175,7 +175,7 @@ def read_prompts(path: Path) -> list[Prompt]:
                 "`recall generate`"
             ) from error
         if prompt.id in prompts:
-            raise GeneratorError(f"{path}, line {number}: id {prompt.id!r} came before; each prompt needs its own")
+            raise GeneratorError(f"{path}, line {number}: id {shown(prompt.id)!r} came before; each needs its own")
         if not prompt.draws_its_code():
             raise GeneratorError(
                 f"{path}, line {number}: seed {prompt.seed} does not draw code {prompt.code} for record "

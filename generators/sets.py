@@ -17,6 +17,9 @@ from generators.tasks import ASKED, RECORD, TASKS, Task, TaskName, spread
 from generators.tokens import PromptTokenizer, sha256_of_ids
 
 ANSWER_ROOM = 64
+# Beyond these a slip of the keyboard is likelier than a wish: no model reads such prompts, nobody so many of them.
+_MOST_TOKENS = 100_000_000
+_MOST_PROMPTS = 1_000_000
 PRESETS = ("laptop",)
 
 
@@ -90,6 +93,9 @@ def seeded_specs(
     kind = {"record": "", "several": f"several{many}-"}.get(task, f"{task}-")
     places: list[tuple[float | None, int | None, str]] = [(depth, None, f"d{depth}") for depth in depths]
     places += [(None, record, f"r{record}") for record in records]
+    total = len(contexts) * len(budgets) * len(places) * count
+    if total > _MOST_PROMPTS:
+        raise GeneratorError(f"these are {total:,} prompts, and a set holds {_MOST_PROMPTS:,} at most; ask for fewer")
     specs = []
     for context in contexts:
         cells = product(budgets, places, range(seed, seed + count))
@@ -125,6 +131,8 @@ def _check_values(
         raise GeneratorError(f"--seed {seed}: give 0 or more")
     if not budgets:
         raise GeneratorError("no --budget given: say how many tokens a prompt may have, for example --budget 4096")
+    if max(budgets) > _MOST_TOKENS:
+        raise GeneratorError(f"--budget {max(budgets)}: give {_MOST_TOKENS:,} or less")
     if count < 1:
         raise GeneratorError(f"--count {count}: give 1 or more")
     for depth in depths:

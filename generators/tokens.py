@@ -31,8 +31,8 @@ class PromptTokenizer:
         from transformers import AutoTokenizer
 
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(source))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+        except Exception as error:  # of every kind: whatever transformers stumbles over in a damaged folder
             raise GeneratorError(
                 f"tokenizer {str(source)!r} cannot be loaded: give `demo`, a local folder that holds "
                 f"tokenizer.json, or a hub name ({_first_line(error)})"
@@ -60,6 +60,18 @@ class PromptTokenizer:
         if self._bos and not text.startswith(self._bos):
             text = self._bos + text
         return text
+
+    def generation_prompt(self) -> str:
+        """Return what ends a chat prompt so that the model answers; empty where the chat template has no such thing.
+
+        Raises:
+            GeneratorError: when the tokenizer has no chat template and is not Gemma's.
+        """
+        if not self._tokenizer.chat_template:
+            return f"{self._turn_markers[0]}model\n"
+        whole, turn = self._as_turn("a"), [{"role": "user", "content": "a"}]
+        asked: str = self._tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=False)
+        return whole.removeprefix(asked) if whole.startswith(asked) else ""
 
     def check_bos(self, ids: Sequence[int]) -> None:
         """Raise `GeneratorError` unless ids hold exactly one BOS, in front, where this tokenizer uses one."""

@@ -6,7 +6,6 @@ Such an argument is `ring`, `hf:demo,dtype=bf16` or `llama.cpp:model.gguf,kv_typ
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from math import isfinite
 from typing import Any, cast, get_args
 
 from engines import ENGINES, EngineError, EngineOptions, LlamaCppOptions, LogitEngine, open_engine
@@ -22,6 +21,7 @@ TAKEN_BY = {
     "sizes": ("ring",),
     "stream": ("ring",),
     "threads": ("ring", "hf", "llama.cpp"),
+    "trust_remote_code": ("ring", "hf"),
     "kv_type": ("llama.cpp",),
     "flash_attention": ("llama.cpp",),
     "url": ("server",),
@@ -115,14 +115,14 @@ def _with_logits() -> list[str]:
 
 def _count(text: str) -> int:
     number = int(text)
-    if number < 1:
+    if not 1 <= number <= 1024:
         raise ValueError
     return number
 
 
 def _seconds(text: str) -> float:
     number = float(text)
-    if number <= 0 or not isfinite(number):
+    if not 0 < number <= 1_000_000:  # neither is NaN
         raise ValueError
     return number
 
@@ -137,8 +137,8 @@ _KEYS = {
     "dtype": _one_of(get_args(DType)),
     "device": _Key(str, "a device"),
     "mode": _one_of(get_args(Mode)),
-    "sizes": _Key(_count, "a whole number from 1 on"),
-    "threads": _Key(_count, "a whole number from 1 on"),
+    "sizes": _Key(_count, "a whole number from 1 to 1024"),
+    "threads": _Key(_count, "a whole number from 1 to 1024"),
     "kv_type": _one_of(get_args(KVType)),
     "flash_attention": _Key({"yes": True, "no": False}.__getitem__, "yes or no"),
     "timeout": _Key(_seconds, "a number of seconds above 0"),

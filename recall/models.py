@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+from generators.lines import shown
 from recall import demo, published
 
 
@@ -24,5 +25,5 @@ def shown_name(model: str) -> str:
     """Return what rows call a model: a file or folder by its own name, so that no path of this machine gets in."""
     path = Path(model)
     if path.is_file():
-        return path.stem
-    return path.resolve().name if path.exists() else model
+        return shown(path.stem)
+    return shown(path.resolve().name if path.exists() else model)

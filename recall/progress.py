@@ -57,7 +57,8 @@ class ScoreProgress:
         self._bars.advance(self._tokens, row.prompt_tokens - self._read)
         self._bars.advance(self._prompts)
         self._done += 1
-        answer = f"{row.answer or '-'} {row.outcome}" if row.status == "ok" else f"{row.status}: {shown(row.note or '', 1000)}"
+        note = f"{row.status}: {shown(row.note or '', 1000)}"
+        answer = f"{row.answer or '-'} {row.outcome}" if row.status == "ok" else note
         self._console.print(
             f"[{self._done}/{self._total}] {row.prompt_id}  {row.prompt_tokens} tokens  {answer}", markup=False
         )

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from generators import GeneratorError
-from generators.lines import Name, first_complaint, numbered_lines
+from generators.lines import Name, first_complaint, numbered_lines, shown
 from recall.errors import RecallError
 
 
@@ -23,6 +23,11 @@ class Outcome(StrEnum):
     NO_CODE = "no-code"
 
 
+# A code, or a record's number as five digits; and all that a reply gave of them, with commas between.
+Code = Annotated[str, Field(pattern=r"^[0-9]{5,6}$")]
+Answer = Annotated[str, Field(pattern=r"^[0-9]{5,6}(, [0-9]{5,6})*$")]
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -30,7 +35,7 @@ class _Strict(BaseModel):
 class Agreement(_Strict):
     """What a reference answered to the same prompt, and whether this row's answer is the same, right or wrong."""
 
-    answer: str | None
+    answer: Answer | None
     outcome: Outcome | None
     same: bool | None = Field(description="null when one of the two engines gave no reply")
 
@@ -50,8 +55,8 @@ class ResultRow(_Strict):
 
     prompt_id: Name
     prompt_sha256: str | None = Field(default=None, description="of the ids; null where they were not published")
-    engine: str
-    model: str
+    engine: Name
+    model: Name
     fingerprint: str | None = Field(default=None, description="of the weights; null where they were not at hand")
     dtype: str | None = None
     device: str | None = None
@@ -70,12 +75,12 @@ class ResultRow(_Strict):
     seed: int | None = Field(default=None, description="of the records; prompts of one seed share them")
     budget: int | None = Field(default=None, description="tokens that prompt and answer were to have at most")
     depth: float | None = Field(default=None, description="of the asked record, a share of the way in")
-    code: str = Field(description="of the asked record")
-    answer: str | None = Field(
+    code: Code = Field(description="of the asked record")
+    answer: Answer | None = Field(
         description="the one six-digit code in the reply (task reverse: record number, as five digits; task several: "
         "all codes, with commas between); null: none, or several where one was asked for"
     )
-    codes: list[str] = Field(description="every different code (task reverse: record number) in the reply, in order")
+    codes: list[Code] = Field(description="every different code (task reverse: record number) in the reply, in order")
     outcome: Outcome | None = Field(description="null when the engine gave no reply")
     found: bool
     asked_found: int | None = Field(
@@ -108,6 +113,12 @@ class ResultRow(_Strict):
     )
     note: str | None = Field(default=None, description="why status is not ok, or what is odd")
     versions: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_found_by_its_outcome(self) -> Self:
+        if self.found != (self.outcome is Outcome.FOUND):
+            raise ValueError(f"found is {self.found}, and outcome is {self.outcome}")
+        return self
 
     @property
     def cut_off(self) -> bool:
@@ -143,7 +154,7 @@ def read_results(path: Path) -> list[ResultRow]:
             ) from error
         if row.prompt_id in rows:
             raise RecallError(
-                f"{path}, line {number}: prompt {row.prompt_id!r} came before; remove one of the two rows"
+                f"{path}, line {number}: prompt {shown(row.prompt_id)!r} came before; remove one of the two rows"
             )
         rows[row.prompt_id] = row
     return list(rows.values())

@@ -69,7 +69,8 @@ class SweepProgress:
             self._bars.advance(self._tokens, row.prompt_tokens - self._read)
         self._bars.advance(self._cells)
         if not self._console.is_terminal:
-            answer = f"{row.answer or '-'} {row.outcome}" if row.status == "ok" else f"{row.status}: {shown(row.note or '', 1000)}"
+            note = f"{row.status}: {shown(row.note or '', 1000)}"
+            answer = f"{row.answer or '-'} {row.outcome}" if row.status == "ok" else note
             self._console.print(f"[{len(self._rows)}/{self._total}] {row.prompt_id}  {answer}", markup=False)
 
     def _drawn(self) -> Group:

@@ -10,6 +10,9 @@ from recall.errors import RecallError
 from recall.results import ResultRow
 from recall.scoring import Progress, Run, ids_of, row_of
 
+_MOST_DEPTHS = 10_001  # that differ in four places behind the point
+_DEPTHS = f"give their number, from 2 to {_MOST_DEPTHS}, or shares from 0 to 1 such as 0.1,0.5"
+
 
 def numbers(option: str, text: str) -> list[int]:
     """Return the whole numbers of an option such as `--lengths 4096,8192`.
@@ -31,13 +34,13 @@ def depths(text: str) -> list[float]:
         RecallError: for anything else.
     """
     try:
-        if "." not in text and "," not in text and (count := int(text)) > 1:
+        if "." not in text and "," not in text and 1 < (count := int(text)) <= _MOST_DEPTHS:
             return [round(place / (count - 1), 4) for place in range(count)]
         shares = [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise RecallError(f"--depths {text!r}: give their number, 2 or more, or shares such as 0.1,0.5") from error
+        raise RecallError(f"--depths {text!r}: {_DEPTHS}") from error
     if "." not in text or not all(0 <= share <= 1 for share in shares):
-        raise RecallError(f"--depths {text!r}: give their number, 2 or more, or shares from 0 to 1 such as 0.1,0.5")
+        raise RecallError(f"--depths {text!r}: {_DEPTHS}")
     return list(dict.fromkeys(shares))
 
 

@@ -15,7 +15,34 @@ ROOT = Path(__file__).parent.parent
 ALLOWED = {"recall": {"recall", "generators", "engines"}, "generators": {"generators"}, "engines": {"engines"}}
 MODELS = {"torch", "transformers"}
 # These judge and lay out answers; they must run where no model can.
-WITHOUT_MODELS = ["answers", "comparison", "published", "results", "resume", "scoring"]
+WITHOUT_MODELS = [
+    "answers",
+    "clusters",
+    "comparison",
+    "comparison_text",
+    "delivery",
+    "differences",
+    "divergence",
+    "engine_specs",
+    "figures",
+    "grids",
+    "intervals",
+    "overlaps",
+    "plots",
+    "published",
+    "references",
+    "report",
+    "report_tables",
+    "report_text",
+    "rescoring",
+    "results",
+    "resume",
+    "rounding",
+    "runs",
+    "scoring",
+    "selection",
+    "wrong_answers",
+]
 
 
 def _imports(file: Path, *, only_at_import: bool = False) -> Iterator[str]:
@@ -121,3 +148,5 @@ def test_a_wheel_carries_the_published_data_and_works_from_another_folder(tmp_pa
     compare = ["-m", "recall", "compare", "tpu-v5e-ring", "laptop"]
     table = _output(*compare, cwd=elsewhere, PYTHONPATH=str(site))
     assert "tpu-v5e-ring and laptop: the same answer on 5 of 5 prompts, 2 of them wrong ones" in table
+    _output("-m", "recall", "report", "tpu-v5e-ring", "-o", "report.html", cwd=elsewhere, PYTHONPATH=str(site))
+    assert "tpu-v5e-ring finds 3 of 5 records" in (elsewhere / "report.html").read_text(encoding="utf-8")

@@ -264,8 +264,9 @@ def test_files_that_cannot_be_read_or_written_are_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", published.names("results"))
-def test_published_results_are_rows_that_fit_the_published_set(name: str) -> None:
-    manifest = {prompt.id: prompt for prompt in read_prompts(published.folder("datasets") / "laptop.jsonl")}
+def test_published_results_are_rows_that_fit_their_published_set(name: str) -> None:
+    of_set = name if name in published.names("datasets") else "laptop"
+    manifest = {prompt.id: prompt for prompt in read_prompts(published.folder("datasets") / f"{of_set}.jsonl")}
     rows = read_results(published.results_file(name))
     assert rows
     for row in rows:

@@ -20,7 +20,8 @@ def divergence(
         str | None, typer.Option(help="Only these prompts: ids or prompt sizes in tokens, with commas between.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Tokens the engines hold.", show_default="each prompt's own", min=1)
+        int | None,
+        typer.Option(help="Tokens the engines hold.", show_default="each prompt's own", min=1, max=100_000_000),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:

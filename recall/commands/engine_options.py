@@ -89,9 +89,17 @@ class EngineArguments:
             show_default="--stream with --mode eager",
         ),
     ] = None
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", show_default="the engine's own number", min=1)] = (
-        None
-    )
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads.", show_default="the engine's own number", min=1, max=1024)
+    ] = None
+    trust_remote_code: Annotated[
+        bool,
+        typer.Option(
+            "--trust-remote-code",
+            help="Run the Python code that a model brings along, with all rights that you have; without this such a "
+            "model is refused.",
+        ),
+    ] = False
     kv_type: Annotated[KVType, typer.Option(help="Number format of the KV cache.", rich_help_panel=_LLAMA_CPP)] = (
         KVType.F16
     )
@@ -116,6 +124,7 @@ class EngineArguments:
             help="Seconds that a server, or llama.cpp, may take for an answer.",
             show_default="600, llama.cpp 3600",
             min=0.1,
+            max=1_000_000,
             rich_help_panel=_SERVER,
         ),
     ] = None
@@ -143,9 +152,14 @@ class EngineArguments:
         """
         from engines import open_engine
 
-        return open_engine(self.engine, self._options())
+        return open_engine(self.engine, self.options())
 
-    def _options(self) -> "EngineOptions":
+    def options(self) -> "EngineOptions":
+        """Return how the engine is to be opened.
+
+        Raises:
+            RecallError: for an option that is missing, or a demo model that is not installed.
+        """
         from dataclasses import replace
 
         from engines import EngineOptions, LlamaCppOptions, ServerOptions
@@ -162,6 +176,7 @@ class EngineArguments:
             self.sizes,
             self.stream,
             llama_cpp=LlamaCppOptions(self.kv_type.value, self.flash_attention, self.timeout or 3600.0),
+            trust_remote_code=self.trust_remote_code,
         )
         if self.engine != "server":
             return options

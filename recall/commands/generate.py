@@ -65,6 +65,7 @@ def generate(
             help="Tokens the engine is to hold. Repeatable.",
             show_default="largest budget, up to a multiple of 256",
             min=1,
+            max=100_000_000,
         ),
     ] = None,
     depth: Annotated[

@@ -18,7 +18,9 @@ _DEMO_SHAPE = "gemma-3-270m"
 
 
 def plan(
-    context: Annotated[int, typer.Option(help="Tokens the engine is to hold, prompt and answer.", min=1)],
+    context: Annotated[
+        int, typer.Option(help="Tokens the engine is to hold, prompt and answer.", min=1, max=100_000_000)
+    ],
     shape: Annotated[
         str | None, typer.Option(help="A published shape by name: 'gemma-4-e2b', 'gemma-3-270m', ...")
     ] = None,
@@ -26,7 +28,10 @@ def plan(
         str | None, typer.Option(help="'demo', a local folder or a hub name; only its config.json is read.")
     ] = None,
     prompt: Annotated[
-        int | None, typer.Option(help="Tokens of the prompt that is read.", show_default="the longest that fits", min=1)
+        int | None,
+        typer.Option(
+            help="Tokens of the prompt that is read.", show_default="the longest that fits", min=1, max=100_000_000
+        ),
     ] = None,
     sizes: Annotated[int, typer.Option(help="In how many sizes of the filled part the engine is compiled.", min=1)] = 4,
     dtype: Annotated[NumberFormat, typer.Option(help="Of weights and cache.")] = NumberFormat.BF16,
@@ -54,7 +59,7 @@ def plan(
 
     name, config = _config(shape, model)
     made = make_plan(config, context, dtype.value, sizes, prompt or longest_prompt(config, context, ANSWER_ROOM))
-    on_chip = plan_for_chip(chip, config, made) if chip else None
+    on_chip = plan_for_chip(chip, config, made) if chip is not None else None
     if as_json:
         chip_or_none = asdict(on_chip) if on_chip else None
         typer.echo(json.dumps({"model": name, **asdict(made), "on_chip": chip_or_none}, indent=2))

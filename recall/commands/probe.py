@@ -27,7 +27,12 @@ def probe(
     model: Annotated[str, typer.Option(help="'demo', a local folder or a hub name.")] = "demo",
     context: Annotated[
         int | None,
-        typer.Option(help="Tokens the engine holds.", show_default="as many as wrap the ring three times", min=16),
+        typer.Option(
+            help="Tokens the engine holds.",
+            show_default="as many as wrap the ring three times",
+            min=16,
+            max=100_000_000,
+        ),
     ] = None,
     dtype: Annotated[NumberFormat, typer.Option(help="Of weights and cache.")] = NumberFormat.FP32,
     device: Annotated[str, typer.Option(help="'cpu', 'cuda' or 'cuda:N'.")] = "cpu",
@@ -39,7 +44,7 @@ def probe(
         ),
     ] = ProbedMode.EAGER,
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads.", show_default="PyTorch's own number", min=1)
+        int | None, typer.Option(help="CPU threads.", show_default="PyTorch's own number", min=1, max=1024)
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show every comparison, not only the largest of a kind.")
@@ -88,12 +93,14 @@ def _probed(options: "EngineOptions", context: int | None, mode: ProbedMode) -> 
     """Yield the rows of each kind of programs: eager, padded, compiled."""
     from dataclasses import replace
 
+    from engines.devices import enough_memory
     from engines.plain_pass import Reference
     from engines.probe import Probe
     from engines.ring import RingEngine
 
     engine = RingEngine(options)
-    reference = Reference(engine.loaded.model, engine.config, context)
+    with enough_memory(context or 0):
+        reference = Reference(engine.loaded.model, engine.config, context)
     plain = Probe(engine, reference)
     yield "eager", [*plain.layers_rows(), *plain.logits_rows()]
     compiling = RingEngine(replace(options, mode="compile"), engine.loaded)

@@ -1,0 +1,1 @@
+"""The checks of `recall doctor`, each a generator of findings."""
