@@ -247,7 +247,7 @@ REFUSED = {
     "score set.jsonl --engine recorded --model empty.jsonl -o new.jsonl": "holds no rows",
     "score set.jsonl --engine oracle --model merging -o new.jsonl": "merging makes other ids from it than tokenizer",
     "score set.jsonl --engine oracle --model bytes -o set.jsonl": "set.jsonl, line 1: not a result row (",
-    "score set.jsonl --engine oracle --model bytes -o folder": "folder: cannot be written (Is a directory); give another -o",
+    "score set.jsonl --engine oracle --model bytes -o folder": "folder: cannot be written (Is a directory); give",
     "score set.jsonl --engine oracle --model bytes -o none/new.jsonl": "none/new.jsonl: cannot be written (No such",
     "score set.jsonl --engine oracle --context 400 -o new.jsonl": "they do not fit into --context 400; give a larger",
     "score set.jsonl --engine oracle --only 7 -o new.jsonl": "--only 7: the set has no prompt of that id or size; its",

@@ -173,8 +173,8 @@ def test_clusters_of_one_answer_are_independent_answers() -> None:
 
 
 def test_an_interval_of_clusters_that_partly_agree_lies_between() -> None:
-    # Shares 0.2, 0.4, 0.6, 0.8 of ten: the variance of their mean is (0.09 + 0.01 + 0.01 + 0.09) / (3 x 4) = 1/60, which
-    # 0.25 x 60 = 15 independent answers have.
+    # Shares 0.2, 0.4, 0.6, 0.8 of ten: the variance of their mean is (0.09 + 0.01 + 0.01 + 0.09) / (3 x 4) = 1/60,
+    # which 0.25 x 60 = 15 independent answers have.
     assert clustered([(2, 10), (4, 10), (6, 10), (8, 10)]) == pytest.approx(wilson(7.5, 15))
 
 
