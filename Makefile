@@ -36,11 +36,13 @@ browser:
 	    $$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends $(BROWSER) >/dev/null; \
 	} || { echo "make test needs chromium and chromedriver: install them with your system's packages" >&2; exit 1; }
 
+# Two processes of one thread each: most tests are too small for two threads. The demo model is converted before, once.
 test: setup browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	TORCH_DEVICE_BACKEND_AUTOLOAD=0 $(BIN)/python -m pytest
+	$(BIN)/python -c "from recall import demo; demo.demo_folder(print); demo.demo_gguf(print)"
+	TORCH_DEVICE_BACKEND_AUTOLOAD=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # How fast `ring` and `hf` read, and in how much memory; takes most of an hour on two cores.
 bench: setup

@@ -43,7 +43,7 @@ def prompts(gemma: PromptTokenizer) -> list[Prompt]:
     return list(make_prompts(specs, gemma, "completion"))
 
 
-def _open(file: Path, threads: int = 2, **own: Any) -> LlamaCppEngine:
+def _open(file: Path, threads: int = 1, **own: Any) -> LlamaCppEngine:
     return LlamaCppEngine(EngineOptions(file, file.stem, threads=threads, llama_cpp=LlamaCppOptions(**own)))
 
 
@@ -90,7 +90,7 @@ def _wait_until(done: Callable[[], bool]) -> None:
 def test_ring_and_llama_cpp_give_the_same_tokens_on_the_same_weights(
     demo_folder: Path, f32: Path, prompts: list[Prompt]
 ) -> None:
-    ring = RingEngine(EngineOptions(demo_folder, "demo", threads=2))
+    ring = RingEngine(EngineOptions(demo_folder, "demo", threads=1))
     llama_cpp = _open(f32)
     for prompt in prompts:
         assert prompt.text is not None
@@ -115,11 +115,11 @@ def test_ring_and_llama_cpp_give_the_same_tokens_on_the_same_weights(
 def test_the_demo_file_is_scored_and_its_rows_name_its_weights(tmp_path: Path, prompts: list[Prompt]) -> None:
     write_prompts(tmp_path / "set.jsonl", prompts[:2])
     output = tmp_path / "demo.jsonl"
-    ended = run_recall("score", tmp_path / "set.jsonl", "--engine", "llama.cpp", "--threads", 2, "-o", output)
+    ended = run_recall("score", tmp_path / "set.jsonl", "--engine", "llama.cpp", "--threads", 1, "-o", output)
     assert ended.code == 0, ended.err
     for row, prompt in zip(read_results(output), prompts, strict=False):
         assert (row.engine, row.model, row.dtype, row.device) == ("llama.cpp", "demo", "Q4_K_M", "cpu")
-        assert row.settings == {"kv_type": "f16", "flash_attention": True, "threads": 2}
+        assert row.settings == {"kv_type": "f16", "flash_attention": True, "threads": 1}
         assert (row.status, row.window, row.context) == ("ok", 512, CONTEXT)
         assert row.tokens_sent == row.tokens_read == prompt.prompt_tokens
         assert row.versions["xllamacpp"]
@@ -129,14 +129,14 @@ def test_the_demo_file_is_scored_and_its_rows_name_its_weights(tmp_path: Path, p
 def test_a_file_is_scored_end_to_end_and_agrees_with_ring(f32: Path, tmp_path: Path, prompts: list[Prompt]) -> None:
     write_prompts(tmp_path / "set.jsonl", prompts[:1])
     ring, llama_cpp = tmp_path / "ring.jsonl", tmp_path / "llama.jsonl"
-    call = ("score", tmp_path / "set.jsonl", "--threads", 2)
+    call = ("score", tmp_path / "set.jsonl", "--threads", 1)
     assert run_recall(*call, "--engine", "ring", "-o", ring).code == 0
     options = ("--kv-type", "f32", "--no-flash-attention", "--reference", ring)
     ended = run_recall(*call, "--engine", "llama.cpp", "--model", f32, *options, "-o", llama_cpp)
     assert ended.code == 0, ended.err
     (row,) = read_results(llama_cpp)
     assert (row.model, row.dtype) == ("demo-f32", "F32")
-    assert row.settings == {"kv_type": "f32", "flash_attention": False, "threads": 2}
+    assert row.settings == {"kv_type": "f32", "flash_attention": False, "threads": 1}
     assert row.agreement["ring"].same is True
 
 
@@ -145,7 +145,7 @@ def short(demo_folder: Path, gemma: PromptTokenizer) -> tuple[Request, list[int]
     """A short prompt, and what the ring engine answers."""
     specs = seeded_specs("completion", seed=5, budgets=[256], contexts=[512], depths=[0.3])
     (prompt,) = make_prompts(specs, gemma, "completion")
-    ring = RingEngine(EngineOptions(demo_folder, "demo", threads=2))
+    ring = RingEngine(EngineOptions(demo_folder, "demo", threads=1))
     request = Request(prompt.id, ring.encode(prompt.text or ""), max_new=4, context=512)
     return request, ring.complete(request, lambda _: None).ids or []
 

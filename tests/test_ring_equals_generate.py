@@ -57,7 +57,7 @@ def small_pair(small_model: Callable[[str], Path], request: pytest.FixtureReques
 
 @pytest.fixture(scope="module")
 def demo_pair(demo_folder: Path) -> tuple[RingEngine, HfEngine]:
-    return RingEngine(_options(demo_folder, threads=2)), HfEngine(_options(demo_folder, threads=2))
+    return RingEngine(_options(demo_folder)), HfEngine(_options(demo_folder))
 
 
 @pytest.mark.parametrize("small_pair", sorted(CONFIGS), indirect=True)
