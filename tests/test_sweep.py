@@ -15,7 +15,7 @@ from recall.clusters import clustered, seeds_for
 from recall.errors import RecallError
 from recall.grids import Share, grid
 from recall.intervals import wilson
-from recall.results import ResultRow, read_results
+from recall.results import Outcome, ResultRow, read_results
 from recall.sweeps import depths, numbers
 from tests.conftest import Ended, run_recall
 
@@ -139,7 +139,8 @@ def test_depths_are_spread_evenly_or_named() -> None:
 
 
 def _row(seed: int, budget: int, depth: float, *, found: bool, status: str = "ok") -> ResultRow:
-    asked = {"asked_record": 1, "code": "111111", "answer": None, "codes": [], "outcome": None, "record": None}
+    outcome = Outcome.FOUND if found else Outcome.NO_CODE
+    asked = {"asked_record": 1, "code": "111111", "answer": None, "codes": [], "outcome": outcome, "record": None}
     known = {"prompt_id": "p", "engine": "e", "model": "m", "context": 1, "prompt_tokens": 1, "records": 1}
     placed = {"seed": seed, "budget": budget, "depth": depth, "found": found, "status": status, "reply": None}
     return ResultRow.model_validate(known | asked | placed)

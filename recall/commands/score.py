@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from recall.commands.engine_options import EngineArguments, with_engine_options
+from recall.commands.ray_options import RayAddress, RayWorkers
 
 
 @with_engine_options
@@ -17,11 +18,18 @@ def score(
     ],
     context: Annotated[
         int | None,
-        typer.Option(help="Tokens the engine holds, prompt and answer.", show_default="each prompt's own", min=1),
+        typer.Option(
+            help="Tokens the engine holds, prompt and answer.", show_default="each prompt's own", min=1, max=100_000_000
+        ),
     ] = None,
     max_new: Annotated[
         int | None,
-        typer.Option(help="Most tokens of an answer.", show_default="the set's room for the answer, or 64", min=1),
+        typer.Option(
+            help="Most tokens of an answer.",
+            show_default="the set's room for the answer, or 64",
+            min=1,
+            max=100_000_000,
+        ),
     ] = None,
     reference: Annotated[
         list[str] | None, typer.Option(help="A results file or published run to agree with ('laptop'). Repeatable.")
@@ -32,6 +40,8 @@ def score(
     part: Annotated[
         str | None, typer.Option("--shard", help="Only part i of n, as 2/8, for job arrays; see 'recall merge'.")
     ] = None,
+    ray: RayAddress = None,
+    workers: RayWorkers = None,
 ) -> None:
     """Put every prompt of a set to an engine and judge its answers, one row a prompt.
 
@@ -41,23 +51,22 @@ def score(
     Example: recall score set.jsonl --engine ring --model demo -o ring.jsonl
     """
     from generators import read_prompts
+    from recall.answering import answering
     from recall.progress import ScoreProgress
     from recall.recording import recording
     from recall.references import read_references
     from recall.resume import still_to_do
     from recall.scoring import Run
-    from recall.scoring import score as run_prompts
     from recall.selection import choose, shard
 
     every = read_prompts(prompts)
     chosen = shard(choose(every, only), part)
     run = Run(max_new=max_new, context=context, references=read_references(reference or []))
     run.check(chosen)
-    with recording(output) as file:
-        opened = engine.open()
+    with recording(output) as file, answering(engine, ray=ray, workers=workers) as opened:
         left = still_to_do(chosen, every, file.rows, opened.info, run, output)
         with ScoreProgress(chosen, left) as progress:
-            file.record(run_prompts(opened, left, run, progress))
+            file.record(opened.rows(left, run, progress))
         rows = file.rows
     found = sum(row.found and row.status == "ok" for row in rows)
     typer.echo(f"{output}: {len(rows)} rows, {found} found", err=True)

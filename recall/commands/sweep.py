@@ -7,6 +7,7 @@ import typer
 
 from recall.commands.engine_options import EngineArguments, with_engine_options
 from recall.commands.generate import ASKED_HELP, TASK_HELP, PromptFormat, PromptTask
+from recall.commands.ray_options import RayAddress, RayWorkers
 
 if TYPE_CHECKING:
     from generators import Prompt
@@ -38,20 +39,25 @@ def sweep(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(help="Tokens the engine holds.", show_default="the longest, up to a multiple of 256", min=1),
+        typer.Option(
+            help="Tokens the engine holds.", show_default="the longest, up to a multiple of 256", min=1, max=100_000_000
+        ),
     ] = None,
-    max_new: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 64,
+    max_new: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1, max=100_000_000)] = 64,
     batch: Annotated[
         int | None,
         typer.Option(
             help="Of 'ring': questions answered side by side; 1: with the very logits that each prompt has alone.",
             show_default="16 with --mode eager, else or for --task near 1",
             min=1,
+            max=65_536,
         ),
     ] = None,
     part: Annotated[
         str | None, typer.Option("--shard", help="Only part i of n of the seeds, as 2/8; see 'recall merge'.")
     ] = None,
+    ray: RayAddress = None,
+    workers: RayWorkers = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only say what would be read and how many seeds tell a difference.")
     ] = False,
@@ -64,15 +70,18 @@ def sweep(
 
     Example: recall sweep --engine ring --model demo --format completion --lengths 1024,4096 --seeds 3 -o sweep.jsonl
     """
+    from functools import partial
+
     from rich.console import Console
 
     from engines import sharing
     from generators import write_prompts
     from recall import sweeps
+    from recall.answering import answering
     from recall.grids import grid
     from recall.recording import recording
     from recall.resume import still_to_do
-    from recall.scoring import Run, score
+    from recall.scoring import Run
     from recall.selection import shard
     from recall.sweep_progress import SweepProgress, picture
 
@@ -81,18 +90,27 @@ def sweep(
         alike = engine.engine == "ring" and task is not PromptTask.NEAR
         typer.echo(sweeps.plan_text(sizes, len(shares), seeds, shared=alike))
         return
-    prompts = _prompts(counted_by or engine.model, form, task, asked, sizes, shares, seed, seeds, context, max_new)
+    prompts = _prompts(
+        engine.model if counted_by is None else counted_by,
+        form,
+        task,
+        asked,
+        sizes,
+        shares,
+        seed,
+        seeds,
+        context,
+        max_new,
+    )
     run = Run(max_new=max_new, context=None, references={})
-    with recording(output) as file:
-        opened = engine.open()
-        # Prompts of `near` part long before their questions: texts as long as that are not read side by side.
-        shared = sharing(opened, 1 if batch is None and task is PromptTask.NEAR else batch)
-        chosen = shard(prompts, part, by_seed=True)
-        left = still_to_do(chosen, prompts, file.rows, (shared or opened).info, run, output)
+    chosen = shard(prompts, part, by_seed=True)
+    # Prompts of `near` part long before their questions: texts as long as that are not read side by side.
+    share = partial(sharing, batch=1 if batch is None and task is PromptTask.NEAR else batch)
+    with recording(output) as file, answering(engine, share, ray=ray, workers=workers) as opened:
+        left = still_to_do(chosen, prompts, file.rows, opened.info, run, output)
         write_prompts(manifest_of(output), (prompt.manifest_line() for prompt in prompts))
-        with SweepProgress(chosen, left, file.rows, shared=shared is not None) as progress:
-            one_by_one = score(opened, left, run, progress)
-            file.record(sweeps.from_one_read(shared, left, run, progress) if shared else one_by_one)
+        with SweepProgress(chosen, left, file.rows, shared=opened.shared) as progress:
+            file.record(opened.rows(left, run, progress))
         rows = file.rows
     Console(highlight=False, soft_wrap=True, width=1000).print(picture(grid(rows)))
     if any(row.failed for row in rows):
