@@ -19,7 +19,9 @@ class Delivery:
     note: str | None = None
 
 
-def check_delivery(prompt: Prompt, sent: int | None, completion: Completion, *, answered: bool) -> Delivery:
+def check_delivery(
+    prompt: Prompt, sent: int | None, completion: Completion, *, answered: bool, other: str | None = None
+) -> Delivery:
     """Compare what was sent with what the engine says it read, and look how the answer ended.
 
     Args:
@@ -27,6 +29,7 @@ def check_delivery(prompt: Prompt, sent: int | None, completion: Completion, *, 
         sent: ids that the engine was given; None: it got text, and made its own ids.
         completion: what it answered.
         answered: whether the answer gives all that was asked for, right or wrong.
+        other: the prompt that the answer is right for, where no record of this one has its code.
     """
     read, wanted = completion.tokens_read, prompt.prompt_tokens if sent is None else sent
     flaw, odd = None, completion.note
@@ -40,6 +43,8 @@ def check_delivery(prompt: Prompt, sent: int | None, completion: Completion, *, 
         flaw = f"the engine read {read} tokens where the prompt has {wanted}: something was added to it"
     elif read > wanted:
         odd = odd or f"the engine's own template makes {read} tokens of it, the set's tokenizer {wanted}"
+    if flaw is None and other is not None:
+        flaw = f"it is the answer to prompt {other!r}, and no record of this one has that code"
     if flaw is None and completion.finish == "length" and not answered:
         flaw = f"the answer was cut off before it gave {_GIVES[prompt.task.gives]}; give a larger --max-new"
     return Delivery("invalid", flaw) if flaw else Delivery("ok", odd)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from engines import Choice, Completion, Engine, EngineError, Request, SharingEngine
@@ -116,12 +116,14 @@ class Progress(Protocol):
 class Run:
     """How prompts are put to an engine: the answer's length, the context, and whom to agree with.
 
-    `context` None takes each prompt's own; `max_new` None takes the set's room for the answer.
+    `context` None takes each prompt's own; `max_new` None takes the set's room for the answer. `asked`: prompts by the
+    code that they ask for, by which an answer to another prompt is known.
     """
 
     max_new: int | None
     context: int | None
     references: Mapping[str, Mapping[str, ResultRow]]
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     def request(self, prompt: Prompt, ids: Sequence[int] = ()) -> Request:
         """Return what an engine is asked for `prompt`."""
@@ -260,7 +262,7 @@ def row_of(
         versions={"recall": __version__, **info.versions},
     )
     if completion is not None:
-        row = row.model_copy(update=_answer_fields(prompt, completion, row.tokens_sent))
+        row = row.model_copy(update=_answer_fields(prompt, completion, row.tokens_sent, run.asked))
         row = row.model_copy(update={"answer_from_end": _from_end(prompt, engine, row.record)})
     agreement = {
         name: agreement_with(row, rows[prompt.id]) for name, rows in run.references.items() if prompt.id in rows
@@ -282,10 +284,14 @@ def _from_end(prompt: Prompt, engine: Engine | SharingEngine, record: int | list
     return None if ids is None else len(ids)
 
 
-def _answer_fields(prompt: Prompt, completion: Completion, sent: int | None) -> dict[str, object]:
+def _answer_fields(
+    prompt: Prompt, completion: Completion, sent: int | None, asked: Mapping[str, str]
+) -> dict[str, object]:
     """Return what an answer adds to a row that holds only its prompt and engine."""
     verdict = judge_reply(completion.text, prompt)
-    delivery = check_delivery(prompt, sent, completion, answered=answered(prompt, verdict))
+    # Six digits that no record of this prompt has are another prompt's answer by chance once in 900,000 times.
+    other = asked.get(verdict.answer or "") if verdict.outcome is Outcome.NO_RECORD else None
+    delivery = check_delivery(prompt, sent, completion, answered=answered(prompt, verdict), other=other)
     return {
         **verdict.fields(),
         "reply": completion.text,

@@ -19,7 +19,7 @@ from recall.results import read_results
 from tests.conftest import run_recall
 
 KILLS = 220
-PROMPTS = 600
+PROMPTS = 1500
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,11 @@ import pytest
 
 from engines import Completion
 from engines.protocol import Choice
-from generators import Prompt, PromptTokenizer, make_prompts, seeded_specs
+from generators import Prompt, PromptTokenizer, make_prompts, read_prompts, seeded_specs
 from recall.delivery import Delivery, check_delivery
-from recall.results import AnswerToken, Outcome, ResultRow
+from recall.results import AnswerToken, Outcome, ResultRow, read_results, write_results
 from recall.scoring import agreement_with, answer_token
+from tests.conftest import run_recall
 
 PROMPT_TOKENS = 32_761
 
@@ -65,6 +66,24 @@ def test_an_answer_cut_off_before_its_code_is_invalid_and_one_cut_off_behind_it_
     cut = check_delivery(prompt, PROMPT_TOKENS, completion, answered=False)
     assert (cut.status, "larger --max-new" in str(cut.note)) == ("invalid", True)
     assert check_delivery(prompt, PROMPT_TOKENS, completion, answered=True) == Delivery("ok")
+
+
+def test_an_answer_to_another_prompt_of_the_set_is_invalid_and_any_other_wrong_code_counts(
+    byte_folder: Path, tmp_path: Path
+) -> None:
+    made = ["--budget", 512, "--count", 3, "--format", "completion", "--tokenizer", byte_folder]
+    assert run_recall("generate", *made, "-o", tmp_path / "set.jsonl").code == 0
+    first, second, third = read_prompts(tmp_path / "set.jsonl")
+    replies = {first.id: second.code, second.id: second.code, third.id: "999999"}
+    read = {prompt.id: prompt.prompt_tokens for prompt in (first, second, third)}
+    answers = [_row(prompt_id=name, reply=reply, tokens_read=read[name]) for name, reply in replies.items()]
+    write_results(tmp_path / "mixed.jsonl", answers)
+    recorded = ["--engine", "recorded", "--model", tmp_path / "mixed.jsonl", "-o", tmp_path / "rows.jsonl"]
+    assert run_recall("score", tmp_path / "set.jsonl", *recorded).code == 3
+    rows = read_results(tmp_path / "rows.jsonl")
+    assert [row.status for row in rows] == ["invalid", "ok", "ok"]
+    assert rows[0].note == f"it is the answer to prompt {second.id!r}, and no record of this one has that code"
+    assert [row.outcome for row in rows] == [Outcome.NO_RECORD, Outcome.FOUND, Outcome.NO_RECORD]
 
 
 def test_what_an_engine_notes_stays_with_an_answer_that_counts(prompt: Prompt) -> None:

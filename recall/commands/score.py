@@ -61,7 +61,8 @@ def score(
 
     every = read_prompts(prompts)
     chosen = shard(choose(every, only), part)
-    run = Run(max_new=max_new, context=context, references=read_references(reference or []))
+    asked = {prompt.code: prompt.id for prompt in every}
+    run = Run(max_new=max_new, context=context, references=read_references(reference or []), asked=asked)
     run.check(chosen)
     with recording(output) as file, answering(engine, ray=ray, workers=workers) as opened:
         left = still_to_do(chosen, every, file.rows, opened.info, run, output)

@@ -102,7 +102,7 @@ def sweep(
         context,
         max_new,
     )
-    run = Run(max_new=max_new, context=None, references={})
+    run = Run(max_new=max_new, context=None, references={}, asked={prompt.code: prompt.id for prompt in prompts})
     chosen = shard(prompts, part, by_seed=True)
     # Prompts of `near` part long before their questions: texts as long as that are not read side by side.
     share = partial(sharing, batch=1 if batch is None and task is PromptTask.NEAR else batch)
