@@ -92,6 +92,7 @@ class SharedRead:
             read = begin
             for answer in self._ask(cache, programs, list(group), parted, begin):
                 yield answer[0], replace(answer[1], read_s=spent + (answer[1].read_s or 0.0))
+        on_read(len(trunk) - read)  # the rest was read with its own question
 
     def _ask(
         self, cache: RingCache, programs: Programs, group: list[Request], parted: dict[int, int], begin: int

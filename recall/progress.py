@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,6 +14,8 @@ from recall.results import ResultRow
 
 class ScoreProgress:
     """Two bars in a terminal; elsewhere only the line an answer."""
+
+    unit = "prompts"
 
     def __init__(self, prompts: Sequence[Prompt], left: Sequence[Prompt]) -> None:
         """Show a run over `prompts`, of which `left` are still to do."""
@@ -30,18 +33,18 @@ class ScoreProgress:
         self._done = len(prompts) - len(left)
         self._read = 0
         self._tokens = self._bars.add_task("read", total=sum(prompt.prompt_tokens for prompt in left), unit="tokens")
-        self._prompts = self._bars.add_task("answer", total=self._total, completed=self._done, unit="prompts")
+        self._prompts = self._bars.add_task("answer", total=self._total, completed=self._done, unit=self.unit)
 
-    def __enter__(self) -> "ScoreProgress":
+    def __enter__(self) -> Self:
         """Draw the bars."""
         if self._done:
-            self._console.print(f"{self._done} of {self._total} prompts have their row already")
-        self._bars.start()
+            self._console.print(f"{self._done} of {self._total} {self.unit} have their row already")
+        self._start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Leave the terminal as it was."""
-        self._bars.stop()
+        self._stop()
 
     def prompt_begins(self, prompt: Prompt) -> None:
         """Note where the tokens of this prompt begin."""
@@ -53,8 +56,17 @@ class ScoreProgress:
         self._bars.advance(self._tokens, count)
 
     def prompt_ends(self, row: ResultRow) -> None:
-        """Write the line of an answer, and count what an engine read without saying so."""
+        """Count an answer and what an engine read for it without saying so; write its line."""
         self._bars.advance(self._tokens, row.prompt_tokens - self._read)
+        self._answered(row)
+
+    def _start(self) -> None:
+        self._bars.start()
+
+    def _stop(self) -> None:
+        self._bars.stop()
+
+    def _answered(self, row: ResultRow) -> None:
         self._bars.advance(self._prompts)
         self._done += 1
         note = f"{row.status}: {shown(row.note or '', 1000)}"

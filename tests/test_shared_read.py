@@ -86,7 +86,9 @@ def test_only_the_longest_prompt_is_read(small_model: Callable[[str], Path], mon
     engine.loaded.model.get_input_embeddings().register_forward_hook(
         lambda _, inputs, __: forwards.append(inputs[0].shape[-1])
     )
-    _together(engine, requests, batch=16)
+    read: list[int] = []
+    list(SharedRead(engine, 16).complete_together(requests, read.append))
+    assert sum(read) == len(requests[0].ids)
     tails = sum(len(request.ids) - parted for request, parted in zip(requests[1:], PARTED, strict=True))
     decoded = 5 * len(requests)
     pieces_again = 256 * len({parted // 256 for parted in PARTED})  # what a group shares behind its whole pieces

@@ -1,11 +1,14 @@
 """`recall sweep` fills every cell of length x depth x seed with the row that `recall score` writes for its prompt."""
 
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +72,7 @@ def test_side_by_side_rows_give_the_same_ids(model: Path, scored: Path, tmp_path
     }
     assert {row.settings["batch"] for row in read_results(tmp_path / "s.jsonl")} == {16}
     assert "[18/18]" in ended.err
+    assert "cells have their row already" not in ended.err
     assert ended.out.split()[:6] == ["depth", "512", "1,024", "2,048", "all", "lengths"]
 
 
@@ -79,6 +83,27 @@ def test_an_engine_that_cannot_share_a_read_fills_the_same_cells_one_by_one(
     rows = read_results(tmp_path / "oracle.jsonl")
     assert {row.prompt_id for row in rows} == set(_rows(scored))
     assert all(row.found for row in rows)
+
+
+def test_in_a_terminal_the_picture_fills_up_over_the_bars(model: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "recall", *map(str, _arguments(model, tmp_path / "s.jsonl", "--batch", 1))]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    ) as running:
+        os.close(theirs)
+        said = b""
+        with suppress(OSError):  # what a terminal gives when its last writer is gone
+            while part := os.read(ours, 65536):
+                said += part
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())  # without colours and moves of the cursor
+    assert running.returncode == 0
+    assert re.search(r"depth +512 +1,024 +2,048 +all lengths", text)
+    assert re.search(r"18/18.* cells", text)
+    # The longest prompt of each of two seeds.
+    longest = [row.prompt_tokens for row in read_results(tmp_path / "s.jsonl") if row.budget == 2048]
+    assert re.search(rf"{2 * max(longest)}/{2 * max(longest)}.* tokens", text)
 
 
 def test_a_killed_sweep_goes_on_and_ends_with_the_rows_of_an_undisturbed_one(
