@@ -35,6 +35,7 @@ CALLS: dict[str, list[object]] = {
     "plan": ["--context", 512, "--shape", "gemma-3-270m"],
     "probe": ["--model", "model", "--context", 64],
     "export-gguf": ["--model", "model", "-o", "new"],
+    "doctor": ["set.jsonl", "--engine", "ring", "--model", "model", "-o", "new"],
 }  # fmt: skip
 NO_NUMBERS = ["", "nan", "inf", "-inf", "1e400", "many", "-1", "1,,2", "0x10", "\x1b[31m"]
 HUGE = ["2147483648", "9223372036854775808", "9" * 30, "9" * 5000]

@@ -24,11 +24,17 @@ def doctor(
             help="Tokens the engine holds, prompt and answer.",
             show_default="the set's, or all it was trained for",
             min=1,
+            max=100_000_000,
         ),
     ] = None,
     max_new: Annotated[
         int | None,
-        typer.Option(help="Most tokens of an answer.", show_default="the set's room for the answer, or 64", min=1),
+        typer.Option(
+            help="Most tokens of an answer.",
+            show_default="the set's room for the answer, or 64",
+            min=1,
+            max=100_000_000,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
