@@ -31,7 +31,7 @@ class ServerOptions:
         api: `completions` takes ids (`/v1/completions`), `chat` takes only messages (`/v1/chat/completions`), `llama`
             is llama-server's own `/completion`, which takes ids.
         parallel: requests that are under way at once.
-        timeout_s: seconds without a byte of reply after which a request is given up.
+        timeout_s: seconds after which a request is given up, without a byte of reply, and again to the reply's end.
         retries: how often a request is sent again after 429, 5xx or a lost connection.
         key_env: the environment variable that holds the API key; the key itself is kept nowhere else.
         tokenizer: a local folder or a hub name whose tokenizer makes the ids; None: the server's own `/tokenize`.

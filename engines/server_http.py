@@ -21,6 +21,7 @@ from engines.errors import EngineError
 from engines.protocol import ServerOptions
 
 LONGEST_WAIT_S = 60.0  # between two tries, whatever the server asks for
+LARGEST = 256 << 20  # bytes of an answer; the log-probabilities of a whole vocabulary are some 30 MB
 _CONNECT_S = 10.0
 _SHOWN = 200  # characters of an answer in an error
 _PLACEHOLDER = 8  # a key of fewer characters is no secret, and may well be a part of any text
@@ -129,7 +130,8 @@ class Transport:
 
     def _ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         try:
-            response = self._client.request(method, self.url + path, json=body)
+            with self._client.stream(method, self.url + path, json=body) as response:
+                content = self._whole(response, path)
         except _LOST as error:
             raise ServerError(
                 f"--url {self.host}: no answer ({self._clean(str(error)) or type(error).__name__}); start the server, "
@@ -143,7 +145,7 @@ class Transport:
         except httpx.HTTPError as error:
             # Without its text, which may hold what was sent.
             raise EngineError(f"--url {self.host}: the exchange failed ({type(error).__name__})") from error
-        text = self._clean(response.content.decode("utf-8", "replace"))
+        text = self._clean(content.decode("utf-8", "replace"))
         if response.status_code != 200:
             raise self._refusal(response, path, text)
         kind = response.headers.get("Content-Type", "application/json")
@@ -155,6 +157,20 @@ class Transport:
         if not isinstance(answer, dict):
             raise ServerError(f"--url {self.host}: {path} answers with what is no JSON object: {_start(text)}", 200)
         return answer
+
+    def _whole(self, response: httpx.Response, path: str) -> bytes:
+        """Read an answer to its end, if it has one: a byte now and then is no silence, and would never time out."""
+        content, end = bytearray(), time.monotonic() + self._options.timeout_s
+        for part in response.iter_bytes():
+            content += part
+            if time.monotonic() > end:
+                raise EngineError(
+                    f"--url {self.host}: the answer of {path} began and was not whole {self._options.timeout_s:g} s "
+                    "later; give a larger --timeout, or look whether the server is overloaded"
+                )
+            if len(content) > LARGEST:
+                raise EngineError(f"--url {self.host}: the answer of {path} is larger than {LARGEST} bytes")
+        return bytes(content)
 
     def _refusal(self, response: httpx.Response, path: str, text: str) -> ServerError:
         status = response.status_code

@@ -144,6 +144,16 @@ def _silent(exchange: _Exchange) -> None:
     exchange.close_connection = True
 
 
+def _drip(exchange: _Exchange) -> None:
+    exchange.start(200, 1 << 20)
+    while not exchange.owner.over.wait(0.02):
+        try:
+            exchange.wfile.write(b" ")
+        except OSError:  # nobody listens any more
+            break
+    exchange.close_connection = True
+
+
 def _only_what_it_knows(exchange: _Exchange) -> None:
     unknown = set(exchange.body) - {"model", "prompt", "temperature", "max_tokens", "stop", "stream"}
     if unknown:
@@ -206,6 +216,7 @@ BEHAVIOURS: dict[str, Callable[[_Exchange], None]] = {
     "close-amid-once": _once(_close_amid),
     "reset": lambda exchange: exchange.reset(),
     "silent": _silent,
+    "drip": _drip,
     "empty": lambda exchange: exchange.send(200, ""),
     "page": lambda exchange: exchange.send(200, PAGE, "text/html"),
     "page-502": lambda exchange: exchange.send(502, PAGE, "text/html"),

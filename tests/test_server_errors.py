@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engines import Completion, EngineError, EngineOptions, Request, ServerOptions, open_engine
+from engines import Completion, EngineError, EngineOptions, Request, ServerOptions, open_engine, server_http
 from engines.server import ServerEngine
 from engines.server_http import LONGEST_WAIT_S, retry_after_s, wait_s
 from tests.misbehaving import TEXT, MisbehavingServer
@@ -102,6 +102,20 @@ def test_a_silent_server_is_given_up_after_the_timeout_and_not_asked_again(serve
     with pytest.raises(EngineError, match=r"no byte of an answer in 0\.2 s; give a larger --timeout"):
         _complete(server.url("silent"), retries=3, timeout_s=0.2)
     assert server.tries("silent") == 1
+
+
+def test_a_server_that_drips_its_answer_is_given_up_after_the_timeout(server: MisbehavingServer) -> None:
+    with pytest.raises(EngineError, match=r"/v1/completions began and was not whole 0\.2 s later"):
+        _complete(server.url("drip"), retries=3, timeout_s=0.2)
+    assert server.tries("drip") == 1
+
+
+def test_an_answer_larger_than_any_of_ours_is_refused(
+    server: MisbehavingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_http, "LARGEST", 50)
+    with pytest.raises(EngineError, match="is larger than 50 bytes"):
+        _complete(server.url("well"))
 
 
 def test_a_redirect_is_not_followed() -> None:
