@@ -258,7 +258,7 @@ REFUSED = {
         "--reference folder/oracle.jsonl: another one is called oracle too; rename one of the two files"
     ),
     # compare
-    "compare none.jsonl": "'none.jsonl' is neither a results file nor a published run: give a path, or one of laptop,",
+    "compare none.jsonl": "'none.jsonl' is neither a results file nor a published run: give a path, or one of",
     "compare set.jsonl": "set.jsonl, line 1: not a result row (",
     "compare empty.jsonl": "empty.jsonl: holds no rows yet; score the set first",
     "compare oracle.jsonl other.jsonl": "oracle and other answer different prompts under the id 'chat-s0-c1024-b512",

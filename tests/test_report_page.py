@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from recall.plots import contrast
+from recall.results import Outcome
 from tests.browser import Browser, opened
 from tests.conftest import run_recall
 from tests.made_rows import failed_row, made_row, write
@@ -62,7 +63,8 @@ def _hostile(folder: Path) -> Path:
         held = {"settings": {attack: attack}, "versions": {attack: attack}, "budget": 4096, "depth": number / 10}
         rows.append(made_row(f"{number} {attack}", attack, prompt_sha256=attack, seed=number, **told, **held))
     rows += [failed_row(f"failed {attack}").model_copy(update={"note": attack}) for attack in ATTACKS]
-    others = [row.model_copy(update={"reply": "345678", "codes": ["345678"], "found": True}) for row in rows]
+    found = {"reply": "345678", "codes": ["345678"], "outcome": Outcome.FOUND, "found": True}
+    others = [row.model_copy(update=found) for row in rows]
     names = [attack.replace("/", "\N{DIVISION SLASH}") for attack in ATTACKS[:3]]
     return _report(folder, [write(folder / f"{name}.jsonl", rows if name == names[0] else others) for name in names])
 
