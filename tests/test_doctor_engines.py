@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import masking_utils
 
 from engines import EngineOptions, Request, pace
@@ -20,6 +21,7 @@ from tests.doctored import Doctored, prompt_set
 from tests.llama_server import llama_server
 from tests.misbehaving import MisbehavingServer
 from tests.planted import DEFECTS, WINDOW
+from tests.small_models import CONFIGS
 
 KEY = "the-key-of-the-tests"
 
@@ -223,8 +225,13 @@ def test_llama_cpp_has_no_flaw_and_its_context_is_compared(gguf: Path, made_set:
     assert "the model was trained for 4,096" in long.of("context", "warning")
 
 
-def test_a_cache_of_llama_cpp_larger_than_memory_is_a_problem_and_it_is_not_started(gguf: Path) -> None:
-    found = Doctored("--engine", "llama.cpp", "--model", gguf, "--context", 10**13)
+def test_a_cache_of_llama_cpp_larger_than_memory_is_a_problem_and_it_is_not_started(tmp_path: Path) -> None:
+    config = CONFIGS["llama"]()
+    config.num_hidden_layers, config.num_key_value_heads, config.head_dim = 16, 4, 256  # 64 KiB a token
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "wide")
+    byte_tokenizer().save_pretrained(tmp_path / "wide")
+    export_gguf(EngineOptions(tmp_path / "wide", "wide"), tmp_path / "wide.gguf", lambda _: None)
+    found = Doctored("--engine", "llama.cpp", "--model", tmp_path / "wide.gguf", "--context", 10**8)
     assert found.code == 4
     assert "GB free" in found.of("memory", "problem")
     assert "answer" not in found.checks
