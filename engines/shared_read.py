@@ -8,7 +8,7 @@ another order.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from engines.choices import NAN_LOGITS, choices_of
 from engines.devices import enough_memory
 from engines.errors import EngineError
-from engines.loading import check_fits
+from engines.fits import check_fits
 from engines.programs import NAN_TOKEN, Programs, Step
 from engines.protocol import Completion, EngineInfo, OnRead, Request
 from engines.ring import RingEngine
@@ -28,6 +28,27 @@ Answer = tuple[Request, Completion]
 
 _BATCH = 16
 _PASS = 2 * PIECE  # tokens of branches in one pass: the scores of more take more memory than the questions are worth
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Requests that are asked together.
+
+    Attributes:
+        requests: they part from the longest prompt in the same piece of it.
+        begin: ids before that piece.
+        shared: ids that all of them begin with, as the longest prompt does.
+    """
+
+    requests: list[Request]
+    begin: int
+    shared: int
+
+    @property
+    def slots(self) -> int:
+        """The spare slots that they take side by side: for what they share behind `begin`, and for each."""
+        own = sum(len(request.ids) - self.shared + request.max_new for request in self.requests)
+        return self.shared - self.begin + own
 
 
 @dataclass
@@ -78,49 +99,41 @@ class SharedRead:
 
     def _from_one_read(self, requests: Sequence[Request], on_read: OnRead) -> Iterator[Answer]:
         trunk = max(requests, key=lambda request: len(request.ids)).ids
-        parted = {id(request): _common(trunk, request.ids) for request in requests}
-        ordered = sorted(requests, key=lambda request: (parted[id(request)] // PIECE, parted[id(request)]))
-        spare = self._spare(ordered, parted) if self._batch > 1 else 0
+        batches = list(_batches(trunk, requests, self._batch))
+        spare = max(batch.slots for batch in batches) if self._batch > 1 else 0
         cache, programs = self._engine.prepare(requests[0].context, spare)
         prompt = torch.tensor(list(trunk), device=self._engine.loaded.device)
         read, spent = 0, 0.0
-        for pieces, group in groupby(ordered, key=lambda request: parted[id(request)] // PIECE):
-            begin = pieces * PIECE
+        for batch in batches:
             start = time.perf_counter()
-            self._engine.fill(programs, prompt[read:begin], on_read, read)
+            self._engine.fill(programs, prompt[read : batch.begin], on_read, read)
             spent += time.perf_counter() - start
-            read = begin
-            for answer in self._ask(cache, programs, list(group), parted, begin):
-                yield answer[0], replace(answer[1], read_s=spent + (answer[1].read_s or 0.0))
+            read = batch.begin
+            for request, completion in self._ask(cache, programs, batch):
+                yield request, replace(completion, read_s=spent + (completion.read_s or 0.0))
         on_read(len(trunk) - read)  # the rest was read with its own question
 
-    def _ask(
-        self, cache: RingCache, programs: Programs, group: list[Request], parted: dict[int, int], begin: int
-    ) -> Iterator[Answer]:
-        """Answer the requests whose first `begin` ids, and no whole piece more, are those of the longest prompt."""
-        waiting = iter(group)
-        while batch := list(islice(waiting, self._batch)):
-            if self._batch == 1:
-                with cache.kept():
-                    completion = self._engine.answer(cache, programs, batch[0], lambda _: None, begin)
-                yield batch[0], completion
-                continue
-            shared = min(parted[id(request)] for request in batch)
-            try:
-                yield from self._ask_side_by_side(cache, programs, batch, begin, shared)
-            finally:
-                cache.clear_branches()
+    def _ask(self, cache: RingCache, programs: Programs, batch: _Batch) -> Iterator[Answer]:
+        if self._batch == 1:
+            (request,) = batch.requests
+            with cache.kept():
+                completion = self._engine.answer(cache, programs, request, lambda _: None, batch.begin)
+            yield request, completion
+            return
+        try:
+            yield from self._ask_side_by_side(cache, programs, batch)
+        finally:
+            cache.clear_branches()
 
-    def _ask_side_by_side(
-        self, cache: RingCache, programs: Programs, batch: list[Request], begin: int, shared: int
-    ) -> Iterator[Answer]:
+    def _ask_side_by_side(self, cache: RingCache, programs: Programs, batch: _Batch) -> Iterator[Answer]:
         start = time.perf_counter()
         device = self._engine.loaded.device
-        fill = _filler(programs, device, begin)
-        fill([(batch[0].ids[begin:shared], begin, TRUNK)])
-        fill([(request.ids[shared:-1], shared, number) for number, request in enumerate(batch, 1)])
-        branches = [_Branch(request) for request in batch]
-        tokens = [request.ids[-1] for request in batch]
+        begin, shared, requests = batch.begin, batch.shared, batch.requests
+        _fill(programs, device, begin, [(requests[0].ids[begin:shared], begin, TRUNK)])
+        own = [(request.ids[shared:-1], shared, number) for number, request in enumerate(requests, 1)]
+        _fill(programs, device, begin, own)
+        branches = [_Branch(request) for request in requests]
+        tokens = [request.ids[-1] for request in requests]
         going = dict(enumerate(branches, 1))
         while going:
             positions = [len(branch.request.ids) - 1 + len(branch.reply) for branch in going.values()]
@@ -161,32 +174,26 @@ class SharedRead:
             choices=choices_of(*zip(*branch.told, strict=True)),
         )
 
-    def _spare(self, ordered: Sequence[Request], parted: dict[int, int]) -> int:
-        """Return the most spare slots that a batch of requests takes: what they share behind whole pieces, and each."""
-        most = 0
-        for _, group in groupby(ordered, key=lambda request: parted[id(request)] // PIECE):
-            waiting = iter(list(group))
-            while batch := list(islice(waiting, self._batch)):
-                shared = min(parted[id(request)] for request in batch)
-                own = sum(len(request.ids) - shared + request.max_new for request in batch)
-                most = max(most, shared % PIECE + own)
-        return most
+
+def _batches(trunk: Sequence[int], requests: Sequence[Request], most: int) -> Iterator[_Batch]:
+    """Yield the requests in batches of up to `most`, those that part from the longest prompt first in front."""
+    parted = {id(request): _common(trunk, request.ids) for request in requests}
+    ordered = sorted(requests, key=lambda request: parted[id(request)])
+    for pieces, group in groupby(ordered, key=lambda request: parted[id(request)] // PIECE):
+        while batch := list(islice(group, most)):
+            yield _Batch(batch, pieces * PIECE, parted[id(batch[0])])
 
 
-def _filler(
-    programs: Programs, device: torch.device, begin: int
-) -> Callable[[list[tuple[Sequence[int], int, int]]], None]:
-    """Return what reads texts, each at a position and as a branch, into spare slots, in as few passes as may be."""
-
-    def fill(texts: list[tuple[Sequence[int], int, int]]) -> None:
-        ids = [number for text, _, _ in texts for number in text]
-        positions = [at + place for text, at, _ in texts for place in range(len(text))]
-        branches = [branch for text, _, branch in texts for _ in text]
-        for place in range(0, len(ids), _PASS):
-            part = slice(place, place + _PASS)
-            programs.fill_branches(*_tensors(device, ids[part], positions[part], branches[part]), begin)
-
-    return fill
+def _fill(
+    programs: Programs, device: torch.device, begin: int, texts: Sequence[tuple[Sequence[int], int, int]]
+) -> None:
+    """Read texts, each at a position and as a branch, into spare slots, in as few passes as may be."""
+    ids = [number for text, _, _ in texts for number in text]
+    positions = [at + place for text, at, _ in texts for place in range(len(text))]
+    branches = [branch for text, _, branch in texts for _ in text]
+    for place in range(0, len(ids), _PASS):
+        part = slice(place, place + _PASS)
+        programs.fill_branches(*_tensors(device, ids[part], positions[part], branches[part]), begin)
 
 
 def _tensors(

@@ -263,7 +263,10 @@ def row_of(
     )
     if completion is not None:
         row = row.model_copy(update=_answer_fields(prompt, completion, row.tokens_sent, run.asked))
-        row = row.model_copy(update={"answer_from_end": _from_end(prompt, engine, row.record)})
+        # A long prompt takes a second to tokenize: the record that was asked for is counted once.
+        asked = row.record == prompt.record
+        from_end = row.asked_from_end if asked else _from_end(prompt, engine, row.record)
+        row = row.model_copy(update={"answer_from_end": from_end})
     agreement = {
         name: agreement_with(row, rows[prompt.id]) for name, rows in run.references.items() if prompt.id in rows
     }

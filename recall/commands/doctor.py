@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recall.commands.engine_options import EngineArguments, with_engine_options
+from recall.commands.engine_options import EngineArguments, MaxNew, with_engine_options
 from recall.commands.probe import ALARM
 
 
@@ -27,15 +27,7 @@ def doctor(
             max=100_000_000,
         ),
     ] = None,
-    max_new: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of an answer.",
-            show_default="the set's room for the answer, or 64",
-            min=1,
-            max=100_000_000,
-        ),
-    ] = None,
+    max_new: MaxNew = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Look before a long run whether it can end well: versions, memory, context, tokenizer, server, disk, time.

@@ -44,6 +44,15 @@ class KVType(StrEnum):
     Q8_0 = "q8_0"
 
 
+MaxNew = Annotated[
+    int | None,
+    typer.Option(
+        help="Most tokens of an answer.",
+        show_default="the set's room for the answer, or 64",
+        min=1,
+        max=100_000_000,
+    ),
+]
 _SERVER = "Of 'server'"
 _LLAMA_CPP = "Of 'llama.cpp'"
 

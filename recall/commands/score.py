@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from recall.commands.engine_options import EngineArguments, with_engine_options
+from recall.commands.engine_options import EngineArguments, MaxNew, with_engine_options
 from recall.commands.ray_options import RayAddress, RayWorkers
 
 
@@ -22,15 +22,7 @@ def score(
             help="Tokens the engine holds, prompt and answer.", show_default="each prompt's own", min=1, max=100_000_000
         ),
     ] = None,
-    max_new: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of an answer.",
-            show_default="the set's room for the answer, or 64",
-            min=1,
-            max=100_000_000,
-        ),
-    ] = None,
+    max_new: MaxNew = None,
     reference: Annotated[
         list[str] | None, typer.Option(help="A results file or published run to agree with ('laptop'). Repeatable.")
     ] = None,
